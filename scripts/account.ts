@@ -1,6 +1,6 @@
 /**
- * The account that the local PostgreSQL and Redis run as, and the place of their files. PostgreSQL refuses root, so
- * root starts both as `nobody`; anybody else starts them as themselves.
+ * The account and data folders of the local PostgreSQL and Redis. PostgreSQL rejects root, so root starts both as
+ * `nobody`, other users as themselves.
  */
 import {
   accessSync,
@@ -25,7 +25,7 @@ export interface Account {
 
 const SYSTEM_FOLDER = '/var/lib/botica'
 
-/** The account to switch to; undefined when the caller's own account will do. */
+/** Returns the account to switch to; undefined to keep the caller's. */
 export function serviceAccount(): Account | undefined {
   if (process.getuid?.() !== 0) return undefined
   const line = readFileSync('/etc/passwd', 'utf8').match(/^nobody:[^:]*:(\d+):(\d+):/m)
@@ -35,8 +35,8 @@ export function serviceAccount(): Account | undefined {
 }
 
 /**
- * Where programs are kept that every account must be able to run: for root in the system's place, else in the
- * repository, or below DATA_DIR where the repository is somebody else's.
+ * Returns a folder for programs that every account can run: a system folder for root, otherwise in the repository, or
+ * below DATA_DIR when the repository belongs to another user.
  */
 export function programsFolder(): string {
   const isRoot = process.getuid?.() === 0
@@ -66,9 +66,8 @@ function canWrite(folder: string): boolean {
 }
 
 /**
- * Makes a folder that only the service's account may enter and returns its real place. Below a
- * parent that other accounts cannot enter (a checkout in /root, say) the folder is a link to one
- * in the system's place for such data.
+ * Creates a folder only for the service's account and returns its real path. Below a parent closed to other accounts
+ * (such as a checkout in /root), the folder is a link to a system folder.
  */
 export function serviceFolder(path: string): string {
   const account = serviceAccount()
@@ -78,7 +77,7 @@ export function serviceFolder(path: string): string {
   return folder
 }
 
-/** A new folder for services whose data is thrown away with it. */
+/** Creates a folder for services with throw-away data. */
 export function temporaryFolder(prefix: string): string {
   const folder = mkdtempSync(join(tmpdir(), prefix))
   chmodSync(folder, 0o711)

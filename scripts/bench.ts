@@ -1,7 +1,6 @@
 /**
- * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: bots, crowds, crud, export, graphql, import, search.
- * Absolute figures vary with the machine; ratios are what to compare.
+ * `npm run bench -- <area> [seconds] [resources]`: compares the service with the physical limit in the same run.
+ * Areas: bots, crowds, crud, export, graphql, import, search. Compare ratios: absolute values depend on the machine.
  */
 import { bots } from './bench/bots.ts'
 import { crowds } from './bench/crowds.ts'
@@ -11,7 +10,7 @@ import { graphql } from './bench/graphql.ts'
 import { imports } from './bench/import.ts'
 import { search } from './bench/search.ts'
 
-/** One line of a bench's table. `required` is the ratio to reach, where the design names one. */
+/** One line of a bench's table. `required`: the target ratio of the design, if any. */
 export interface Figure {
   readonly what: string
   readonly ours: string

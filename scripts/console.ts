@@ -1,7 +1,7 @@
 /**
- * Bundles the console (`server/console`) into `dist/console`: one file for what all pages share, one a page, hashed
- * names, each also as gzip and brotli. Whatever reads the folder finds the old one or the new one, never half of it.
- * The viewer of `/docs/api` is copied to `dist/viewer`: its package is not there where a slug or an image runs.
+ * Bundles the console (`server/console`) into `dist/console`: one shared file and one per page, with hashed names, also
+ * as gzip and brotli. The folder is replaced atomically. The viewer of `/docs/api` is copied to `dist/viewer`, as its
+ * package is absent in slugs and images.
  */
 import { copyFile, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import { type BuildOptions, build, type Metafile, type Plugin } from 'esbuild'
 const ROOT = join(import.meta.dirname, '..')
 const TARGET = join(ROOT, 'dist/console')
 const ENTRY = 'server/console/main.tsx'
-/** Above it a file is smaller by 3 % and takes ten times as long. */
+/** Higher levels save little and take ten times as long. */
 const BROTLI_QUALITY = 9
 
 const fresh = `${TARGET}.${process.pid}`
@@ -58,7 +58,7 @@ async function bundle(): Promise<void> {
   await rename(fresh, TARGET)
 }
 
-/** `server/routes/docs.ts` serves them. */
+/** Served by `server/routes/docs.ts`. */
 async function copyViewer(): Promise<void> {
   const folder = join(ROOT, 'dist/viewer')
   await mkdir(folder, { recursive: true })
@@ -67,7 +67,7 @@ async function copyViewer(): Promise<void> {
   }
 }
 
-/** The style sheet of all components is twice as large as that of those that the console has. */
+/** Includes only the styles of used components, half of all. */
 function componentStylesPlugin({ outputs }: Metafile): Plugin {
   const used = new Set(
     Object.values(outputs).flatMap(({ inputs }) =>
@@ -88,7 +88,7 @@ function componentStylesPlugin({ outputs }: Metafile): Plugin {
             .filter((name) => used.has(name) || !components.has(name))
             .map((name) => readFile(join(folder, `${name}.css`), 'utf8')),
         )
-        // A later rule wins over an earlier one of the same weight.
+        // Order matters: later rules of equal specificity win.
         const placed = sheets.map((sheet) => [whole.indexOf(sheet.trim()), sheet] as const)
         if (placed.some(([place]) => place < 0)) return { contents: whole, loader: 'css' }
         const inOrder = placed.toSorted(([a], [b]) => a - b)
@@ -115,7 +115,7 @@ async function compress(name: string): Promise<void> {
   ])
 }
 
-/** `server/routes/console.ts` and the test of sizes read it. */
+/** Read by `server/routes/console.ts` and the size test. */
 function buildConsoleManifest({ outputs }: Metafile) {
   const [script = '', main] =
     Object.entries(outputs).find(([, output]) => output.entryPoint === ENTRY) ?? []
@@ -132,7 +132,7 @@ function buildConsoleManifest({ outputs }: Metafile) {
   }
 }
 
-/** The file itself, and all that it imports before it begins. */
+/** Returns the file and its static imports. */
 function neededBy(path: string, outputs: Metafile['outputs']): readonly string[] {
   const needed = new Set([path])
   for (const one of needed) {

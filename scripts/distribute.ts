@@ -1,6 +1,6 @@
 /**
- * `node scripts/distribute.ts` distributes the large tables of DATABASE_URL by Project over the servers that Citus knows
- * there (docs/scale.md). It comes once, behind the release step and before the first load; rows that are there go along.
+ * `node scripts/distribute.ts` distributes the large tables of DATABASE_URL by Project over its Citus servers
+ * (docs/scale.md). Run it once, after the release step and before the first load; existing rows are moved.
  */
 import { Client } from 'pg'
 import { DISTRIBUTED_TABLES } from '../shared/store/rows/tables.ts'
@@ -8,7 +8,7 @@ import { DISTRIBUTED_TABLES } from '../shared/store/rows/tables.ts'
 /** Every server has all of it. */
 const EVERYWHERE = ['tenant']
 
-/** Safe to run twice. `say` hears what was done. */
+/** Safe to run twice. Calls `say` for each step. */
 export async function distribute(databaseUrl: string, say: (line: string) => void): Promise<void> {
   const client = new Client({ connectionString: databaseUrl })
   await client.connect()

@@ -1,4 +1,4 @@
-/** Failed runs and requests are shown to whoever has started the service at a terminal, a line each. */
+/** Prints failed runs and requests at the terminal of `npm start`, a line each. */
 import { openSync, readSync } from 'node:fs'
 import { StringDecoder } from 'node:string_decoder'
 
@@ -18,7 +18,7 @@ interface Line {
   readonly runId?: string
 }
 
-/** Follows a log of ours from its beginning until the process ends, and does not keep the process. */
+/** Follows a log file from its beginning until the process ends, without keeping it alive. */
 export function followFailures(file: string, print: (line: string) => void): void {
   const descriptor = openSync(file, 'r')
   const decoder = new StringDecoder()

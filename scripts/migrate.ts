@@ -1,6 +1,6 @@
 /**
- * The release step, `node scripts/migrate.ts`: migrates the database and makes the first project.
- * `--who` also prints who may sign in first, as the first release does; the secrets are settings and are not printed.
+ * The release step, `node scripts/migrate.ts`: migrates the database and creates the first project.
+ * `--who` also prints the first sign-in; secrets are settings and are not printed.
  */
 
 import { writeFeatures } from '../shared/api/write-features.ts'
@@ -13,15 +13,15 @@ import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
 import { isSeeded, requireSuperAdminSettings, seed, superAdminClient } from './seed.ts'
 
-/** Safe to run twice and from two machines at a time. True when the super admin was made now. */
+/** Safe to run twice and concurrently. True when the super admin was created now. */
 export async function prepare(config: Config): Promise<boolean> {
   return (await released(config)).isFirst
 }
 
-/** Migrates and seeds; `client` is the id of the first client, if it is still there. */
+/** Migrates and seeds; `client` is the id of the first client, if it still exists. */
 async function released(config: Config) {
   const { databaseUrl, databaseDirectUrl } = config
-  // Migrations take a lock of their session, and their time.
+  // Migrations take a session lock, and time.
   const direct = {
     ...config,
     databaseUrl: databaseDirectUrl ?? databaseUrl,

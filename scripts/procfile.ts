@@ -1,10 +1,10 @@
-/** The Procfile says how a process is started; everything that starts one asks here. */
+/** Reads the Procfile, the only source of process commands. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 const PROCFILE = join(import.meta.dirname, '..', 'Procfile')
 
-/** Arguments for Node, to be run in the root of the repository. */
+/** Returns arguments for Node, run in the repository root. */
 export function nodeArguments(process: 'web' | 'worker'): string[] {
   const line = readFileSync(PROCFILE, 'utf8')
     .split('\n')

@@ -1,4 +1,4 @@
-/** A local Redis of our own for `npm start` and `npm test`. */
+/** A local Redis for `npm start` and `npm test`. */
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { accessSync, constants, existsSync, lstatSync, symlinkSync } from 'node:fs'
@@ -9,13 +9,11 @@ import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface RedisOptions {
-  /** Made when missing; keeps the append-only file and the log. */
+  /** Created if missing; keeps the append-only file and the log. */
   readonly folder: string
-  /** Append-only file on; off for throw-away data. */
   readonly durable: boolean
-  /** A free one unless given: that of an earlier start, for those who go on looking there. */
+  /** A free port by default; pass an earlier one for clients that keep using it. */
   readonly port?: number
-  /** Random unless given. */
   readonly password?: string
 }
 
@@ -53,7 +51,6 @@ export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Prom
   return await startService(program, onSpawn)
 }
 
-/** The program of the machine's Redis or Valkey. */
 export function findServer(): string | undefined {
   return onPath('redis-server') ?? onPath('valkey-server') ?? linkServer()
 }
@@ -64,8 +61,8 @@ function onPath(name: string): string | undefined {
 }
 
 /**
- * Debian's redis-tools holds the server itself under the name redis-check-rdb: the program looks at
- * the name it is called by. Its redis-server package would add a system service on port 6379.
+ * Debian's redis-tools contains the server as redis-check-rdb, which acts by the name it is called with. The
+ * redis-server package would add a system service on port 6379.
  */
 function linkServer(): string | undefined {
   const program = onPath('redis-check-rdb')
@@ -104,7 +101,7 @@ async function aptGet(...args: string[]): Promise<void> {
   await promisify(execFile)('apt-get', [...options, ...args], { env, maxBuffer: 1 << 26 })
 }
 
-/** Loading a large append-only file answers PING with an error, which is not yet ready. */
+/** While loading a large append-only file, Redis answers PING with an error. */
 function answers(port: number, password: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1')

@@ -1,6 +1,6 @@
 /**
- * The first project: a super admin user and a super admin client. Part of the release step; run by
- * `scripts/migrate.ts` after the migrations, and safe to run again at any time.
+ * The first project: a super admin user and client. Part of the release step; run by `scripts/migrate.ts` after the
+ * migrations, idempotent.
  */
 import { randomUUID } from 'node:crypto'
 import { hashPassword } from '../shared/access/credentials/passwords.ts'
@@ -16,7 +16,6 @@ import type { Repository } from '../shared/store/repository.ts'
 export interface SuperAdmin {
   readonly email: string
   readonly password: string
-  /** A UUID. */
   readonly clientId: string
   readonly clientSecret: string
 }
@@ -25,7 +24,7 @@ const SEED_LOCK = 726_002
 const CLIENT_NAME = 'Super Admin Client'
 const MOST_CLIENTS = 1000
 
-/** Idempotent; racing processes take turns. `present` leaves everything as it is. */
+/** Idempotent and safe for concurrent processes. `present`: nothing was changed. */
 export async function seed(
   services: Pick<Services, 'database' | 'repository'>,
   admin: SuperAdmin,
@@ -40,7 +39,7 @@ export async function seed(
   })
 }
 
-/** The values of the settings. Errors: ConfigError naming what a first start still needs. */
+/** Reads the settings. Errors: ConfigError naming the settings missing for a first start. */
 export function requireSuperAdminSettings(config: Config): SuperAdmin {
   const { superAdminEmail, superAdminPassword, superAdminClientId, superAdminClientSecret } = config
   if (!superAdminPassword || !superAdminClientSecret) {
@@ -56,7 +55,7 @@ export function requireSuperAdminSettings(config: Config): SuperAdmin {
   }
 }
 
-/** The id of the super admin's client; undefined before the seeding, and once somebody has deleted it. */
+/** Returns the id of the super admin's client; undefined before seeding or after its deletion. */
 export async function superAdminClient(repository: Repository): Promise<string | undefined> {
   const clients = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'ClientApplication', {
     conditions: [],
@@ -65,7 +64,6 @@ export async function superAdminClient(repository: Repository): Promise<string |
   return clients.find(({ name }) => name === CLIENT_NAME)?.id
 }
 
-/** True once the super admin project is there. */
 export async function isSeeded(repository: Repository): Promise<boolean> {
   const project = { type: 'Project', id: SYSTEM_PROJECT.id }
   const [found] = await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [project])

@@ -1,4 +1,4 @@
-/** A program in the background: started with its log in a file, watched until ready, stopped. */
+/** A background program: starts it with a log file, waits until ready, and stops it. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
@@ -12,11 +12,10 @@ import { terminateLeftover, writeProcessNote } from './processes.ts'
 export interface Service {
   readonly name: string
   readonly url: string
-  /** Holds its log. */
   readonly folder: string
-  /** Settles when the process is gone, whatever the reason, with how it went. */
+  /** Resolves with the outcome when the process has ended. */
   readonly ended: Promise<string>
-  /** Asks it to end, waits, and kills it after so many milliseconds; 15 s by default. */
+  /** Terminates the process, and kills it after `withinMs`; 15 s by default. */
   stop(withinMs?: number): Promise<void>
 }
 
@@ -27,11 +26,11 @@ export interface Program {
   readonly args: readonly string[]
   readonly cwd?: string
   readonly env: NodeJS.ProcessEnv
-  /** Written to its standard input: the place for secrets, which `ps` would show as arguments. */
+  /** Standard input, for secrets: `ps` would show arguments. */
   readonly input?: string
-  /** Holds `log`, the log before (`log.old`) and a note of the process. */
+  /** Contains `log`, the previous log (`log.old`) and the process record. */
   readonly folder: string
-  /** The account to run as; the caller's own when undefined. */
+  /** The account to run as; the caller's own if undefined. */
   readonly account: Account | undefined
   readonly stopSignal: NodeJS.Signals
   isReady(): Promise<boolean>
@@ -42,10 +41,10 @@ const STOP_MS = 15_000
 const FIRST_PORT = 16_384
 const LAST_PORT = 32_767
 
-/** Gets a process as soon as it runs, to be able to stop it before it is ready. */
+/** Called once the process runs, so that it can be stopped before it is ready. */
 export type OnSpawn = (service: Service) => void
 
-/** Resolves when it is ready; throws its last words when it ends first or takes longer than 40 s. */
+/** Resolves when ready; throws its last error when it ends first or takes longer than 40 s. */
 export async function startService(program: Program, onSpawn?: OnSpawn): Promise<Service> {
   const note = join(program.folder, 'process.json')
   await terminateLeftover(note, program.stopSignal)
@@ -72,7 +71,7 @@ export async function startService(program: Program, onSpawn?: OnSpawn): Promise
   return service
 }
 
-// Its own process group: Ctrl-C in a terminal must reach our script alone, which stops all in order.
+// A separate process group: Ctrl-C reaches only our script, which stops all in order.
 async function spawnProgram(program: Program): Promise<ChildProcess> {
   const file = join(program.folder, 'log')
   keepOldLog(file)
@@ -98,7 +97,7 @@ function keepOldLog(file: string): void {
   try {
     renameSync(file, `${file}.old`)
   } catch {
-    // The first start has no log before it.
+    // No earlier log at the first start.
   }
 }
 
@@ -114,7 +113,7 @@ async function untilReady(program: Program, child: ChildProcess): Promise<void> 
   }
 }
 
-/** Returns the last words in a program's log: the message of a JSON line, else the error or the line itself. */
+/** Returns the last error in a program's log: the message of a JSON line, otherwise the error or the line itself. */
 export function readLastError(folder: string): string {
   const lines = readFileSync(join(folder, 'log'), 'utf8').trim().split('\n')
   const line = lines.findLast((text) => /^\w*Error\b/.test(text)) ?? lines.at(-1)
@@ -130,10 +129,7 @@ function parseLogMessage(line: string): string {
   }
 }
 
-/**
- * Below those that systems give to connections going out: one of these would now and then have the port
- * by the time it is used.
- */
+/** Returns a port below the ephemeral range, from which the system could reassign it before its use. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(FIRST_PORT, LAST_PORT + 1)

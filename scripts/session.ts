@@ -1,4 +1,4 @@
-/** Signs a client in to a running service: BASE_URL, and the credentials of the first start where none are given. */
+/** Signs a client in to a running service: BASE_URL, with the credentials of the first start by default. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { MedplumClient, normalizeErrorString } from '@medplum/core'
@@ -8,12 +8,12 @@ interface Client {
   readonly secret: string
 }
 
-/** The address that `npm start` prints. */
+/** Returns the URL that `npm start` prints. */
 export function serviceAddress(): string {
   return process.env.BASE_URL ?? `http://localhost:${process.env.PORT ?? 8103}/`
 }
 
-/** Errors: the service's own words, or that nobody answers. */
+/** Errors: the service's message, or that it is unreachable. */
 export async function signIn(baseUrl: string, client: Client): Promise<MedplumClient> {
   const medplum = new MedplumClient({ baseUrl, fetch: fetchOrSay, cacheTime: 0 })
   try {
@@ -37,12 +37,12 @@ async function fetchOrSay(url: string | URL | Request, options?: RequestInit): P
   }
 }
 
-/** An error in the words of the OperationOutcome, where there is one. */
+/** Returns the text of the OperationOutcome, if any. */
 export function formatError(error: unknown): string {
   return normalizeErrorString(error)
 }
 
-/** From the environment, else from the file of the first start. */
+/** Reads the environment, then the file of the first start. */
 export async function readSuperAdminClient(): Promise<Client> {
   const { SUPER_ADMIN_CLIENT_ID: id, SUPER_ADMIN_CLIENT_SECRET: secret } = process.env
   if (id && secret) return { id, secret }

@@ -1,6 +1,6 @@
 /**
- * `npm start`: PostgreSQL and Redis where none is given, migrations, the first project, then one web
- * and one worker process; ends all of them in order. Everything it keeps is under DATA_DIR.
+ * `npm start`: local PostgreSQL and Redis if none are given, migrations, the first project, then one web and one worker
+ * process; stops all in order. Keeps all data under DATA_DIR.
  */
 import { once } from 'node:events'
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
@@ -21,7 +21,7 @@ const ROOT = resolve(import.meta.dirname, '..')
 const NAMES = ['web', 'worker', 'redis', 'postgres'] as const
 type Name = (typeof NAMES)[number]
 
-/** All in all below 30 s. Requests that wait for a bot need the worker, so web goes first. */
+/** Below 30 s in total. Requests waiting for a bot need the worker, so web stops first. */
 const STOP_MS = { processes: 24_000, web: 12_000, store: 2500 }
 
 const running = new Map<Name, Service>()
@@ -30,7 +30,7 @@ let stopping: Promise<void> | undefined
 async function main(): Promise<void> {
   const env = { ...process.env }
   if (env.PORT?.trim() === '0') env.PORT = String(await freePort())
-  // Addresses that are not given are made below; every other setting is checked before anything starts.
+  // Placeholder URLs for local stores; other settings are checked before any start.
   const first = readConfig({
     ...env,
     DATABASE_URL: env.DATABASE_URL || 'local',
@@ -78,7 +78,7 @@ function takeFolder(folder: string): void {
   process.once('exit', () => rmSync(note, { force: true }))
 }
 
-/** A killed `npm start` leaves its children; their port and data must be free again. */
+/** Ends children of a killed `npm start`, to free their port and data. */
 async function endSurvivors(folder: string): Promise<void> {
   for (const name of NAMES) {
     const signal = name === 'postgres' ? 'SIGINT' : 'SIGTERM'
@@ -91,7 +91,7 @@ async function requireFreePort(port: number): Promise<void> {
   try {
     await once(server, 'listening')
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException // what a listening socket fails with
+    const { code } = error as NodeJS.ErrnoException
     if (code === 'EADDRINUSE') throw new Error(`Port ${port} is in use; set PORT to a free one`)
     throw new Error(`Port ${port} cannot be used: ${errorMessage(error)}; set PORT to another one`)
   }
@@ -99,7 +99,7 @@ async function requireFreePort(port: number): Promise<void> {
   await once(server, 'close')
 }
 
-/** Local stores for the addresses that are not given; writes them into `env`. */
+/** Starts local stores for missing URLs; writes them into `env`. */
 async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void> {
   const local: Promise<void>[] = []
   if (!env.DATABASE_URL) {
@@ -128,13 +128,13 @@ async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void>
   ])
 }
 
-/** Migrates and seeds; true when the super admin was made now, with the credentials that are kept. */
+/** Migrates and seeds; true when the super admin was created now, with the stored credentials. */
 async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<boolean> {
   const credentials = readCredentials(folder, env)
   const isNew = !existsSync(credentialsFile(folder))
   const { SUPER_ADMIN_PASSWORD, SUPER_ADMIN_CLIENT_ID, SUPER_ADMIN_CLIENT_SECRET } = env
   const isGiven = SUPER_ADMIN_PASSWORD && SUPER_ADMIN_CLIENT_ID && SUPER_ADMIN_CLIENT_SECRET
-  // Before the seeding: a start killed in between must not lose what the database knows.
+  // Before seeding: a start killed in between must not lose credentials known to the database.
   if (isNew && !isGiven) writeCredentials(folder, credentials)
   const isFirst = await prepare(readConfig({ ...env, ...toEnvironment(credentials) }))
   if (isNew && !isFirst) rmSync(credentialsFile(folder), { force: true })
@@ -173,7 +173,7 @@ async function startProcesses(
   ])
 }
 
-/** One that ends by itself, before or after it is ready, ends them all. */
+/** Stops all processes when one ends by itself. */
 function keep(name: Name, service: Service): void {
   running.set(name, service)
   if (stopping) void service.stop(STOP_MS.store)

@@ -1,9 +1,9 @@
-/** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
+/** Checks that PostgreSQL and Redis are reachable before a start. */
 import { Client } from 'pg'
 import { connectionErrorReason } from '../shared/postgres/pool.ts'
 import { createRedis } from '../shared/redis/redis.ts'
 
-/** Throws with one sentence that names the place, never the password. */
+/** Throws one sentence with the host, never the password. */
 export async function requireDatabase(url: string, isTlsInsecure: boolean): Promise<void> {
   const client = new Client({
     ...(isTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
@@ -21,7 +21,7 @@ export async function requireDatabase(url: string, isTlsInsecure: boolean): Prom
   }
 }
 
-/** Throws with one sentence that names the place, never the password. */
+/** Throws one sentence with the host, never the password. */
 export async function requireRedis(url: string, isTlsInsecure: boolean): Promise<void> {
   const redis = createRedis(url, isTlsInsecure, {
     lazyConnect: true,
@@ -55,6 +55,6 @@ function hostAndPath(url: string): string {
 /** A refused connection to a name with several addresses has an empty message and a code. */
 function connectionErrorText(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
-  const { code } = error as NodeJS.ErrnoException // pg and Node put it on their errors
+  const { code } = error as NodeJS.ErrnoException
   return error.message || code || error.name
 }

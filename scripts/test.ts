@@ -1,9 +1,8 @@
 /**
- * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [[--together] <file> …]`: a PostgreSQL and a Redis
- * of its own in a throw-away folder, migrated and seeded once, then the files. TEST_DATABASE_URL and TEST_REDIS_URL
- * replace them; DATABASE_URL and REDIS_URL are left alone, since tests write. `--full` takes tests that draw their
- * cases by a seed to their full depth, `--together` runs the files that it is given in one process, as some of all
- * are. The last line says how many assertions passed and failed.
+ * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [[--together] <file> …]`: starts, migrates and seeds a
+ * throw-away PostgreSQL and Redis, then runs the files. TEST_DATABASE_URL and TEST_REDIS_URL replace them; DATABASE_URL
+ * and REDIS_URL are ignored, since tests write. `--full` runs randomized tests to full depth, `--together` runs the
+ * files in one process. The last line counts assertions.
  */
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
@@ -26,7 +25,7 @@ import { cpuSeconds } from './test/process.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
-/** Test files wait more than they work: four left a seventh of two cores idle. */
+/** Test files mostly wait. */
 const FILES_PER_CORE = 2.5
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
@@ -50,7 +49,7 @@ async function main(folder: string): Promise<number> {
     ...process.env,
     ...toEnvironment(readCredentials(folder, {})),
     DATA_DIR: folder,
-    // The log goes to standard output, which in a test file is its report.
+    // The log goes to standard output, which is a test file's report.
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
     TEST_DEPTH: options.full ? 'full' : 'slice',
     TEST_SEED: seed,
@@ -63,7 +62,7 @@ async function main(folder: string): Promise<number> {
   await prepare(readConfig(env))
   if (env.TEST_ONE_DATABASE) await distribute(postgres, () => undefined)
   if (interrupted.signal.aborted) return 1
-  // Somebody else's server may have more connections than a copy allows.
+  // External servers may have more connections than a copy allows.
   if (!process.env.TEST_DATABASE_URL) env.TEST_TEMPLATE = await copyDatabase(postgres)
   if (options.coverage) return await cover(env)
 
@@ -81,7 +80,7 @@ async function main(folder: string): Promise<number> {
   for (const failure of ends.flatMap(({ failures }) => failures)) console.log(`\n${failure}`)
   if (ends.length > SLOWEST) reportTimes(ends)
   if (!options.full) console.log(`Slices of the cases by TEST_SEED=${seed}; all of them by --full`)
-  // The kernel counts the time of children that have ended.
+  // The kernel counts the time of ended children.
   await stopServices()
   console.log(`${cpuSeconds().toFixed()} s of the processor`)
   const [passed, failed] = [sumAssertions(ends, 'passed'), sumAssertions(ends, 'failed')]
@@ -90,16 +89,15 @@ async function main(folder: string): Promise<number> {
 }
 
 /**
- * Files of which a third runs, unless all shall: they end processes, wait for leases or measure memory, or go through
- * the whole product as a person would, in a browser, at a terminal, by the examples, where others test its parts; and
- * the folders of behaviours that take longest.
+ * Expensive files, of which a third runs unless `--full`: they end processes, wait for leases, measure memory, or run
+ * the whole product end to end; and the slowest folders.
  */
 const DRAWN = [
   /(?:faults|chaos|races|memory)\.test\.ts$/,
   /test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/,
   /test\/(?:bots\/runs|export|graphql|import|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
 ]
-/** These run each time, as does the plain case of each folder. */
+/** Always run, as does the plain case of each folder. */
 const GUARDS =
   /access|hostile|security|isolation|policy|outbound|\/(?:execute|graphql|export|import|subscriptions)\.test/
 
@@ -118,20 +116,20 @@ function sumAssertions(ends: readonly FileEnd[], what: 'passed' | 'failed'): num
 }
 
 /**
- * A file that changes its process, or looks at more of it than its settings, has one for itself; so does one that watches what a process loads
- * once, and one with a folder of its own, which tap names after all files of the process.
+ * Files in a separate process: those that change it or inspect more than settings, watch module loading, or have a
+ * folder, which tap names after all files of the process.
  */
 const APART =
   /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|node:v8|\/waits\/|\bloadEngine\b|\btestdir\b/
-/** So do those that take long; the others of a batch would wait for them. */
+/** Long files run separately: others of a batch would wait. */
 const LONG_S = 20
 const BATCH_S = 50
 const BATCH_FILES = 8
-/** Where there are no times, as in a fresh clone, these are known to take a minute or more. */
+/** Files known to take a minute or more, used without recorded times, as in a fresh clone. */
 const SLOW =
   /(?:ledger|identity\/changes|replicas|docs\/pages|-memory|web-sockets-access|large-bodies|oracle\/order)\.test\.ts$|faults\.test|\/promises\/|\/console\/|command-line|identity\/cli|execut|system\/start|binary\/storage/
 
-/** Files that share a process, which spares a second of CPU for each; what takes longest comes first. */
+/** Groups files by process, which saves startup time; longest first. */
 function batches(): readonly (readonly string[])[] {
   if (positionals.length > 0)
     return options.together ? [positionals] : positionals.map((file) => [file])
@@ -155,7 +153,7 @@ function batches(): readonly (readonly string[])[] {
   return found.sort((a, b) => b.s - a.s).map(({ files }) => files)
 }
 
-/** Seconds by file, of the last run of all. */
+/** Returns seconds by file of the last full run. */
 function timesBefore(): ReadonlyMap<string, number> {
   const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
   return new Map(
@@ -163,7 +161,7 @@ function timesBefore(): ReadonlyMap<string, number> {
   )
 }
 
-/** tap's runner knows which lines were reached; its own report ends with them. */
+/** tap's runner tracks coverage; its own report ends with it. */
 async function cover(env: NodeJS.ProcessEnv): Promise<number> {
   const args = ['--no-disable-coverage', '--allow-incomplete-coverage', `--jobs=${options.jobs}`]
   const tap = spawn(join(ROOT, 'node_modules/.bin/tap'), [...args, ...positionals], {
@@ -176,13 +174,13 @@ async function cover(env: NodeJS.ProcessEnv): Promise<number> {
   return code ?? 1
 }
 
-/** Coverage is exact only for code that V8 compiles in the process that runs it. */
+/** Coverage is exact only for code compiled in the same process. */
 function compileCache(): NodeJS.ProcessEnv {
   if (options.coverage) return { NODE_DISABLE_COMPILE_CACHE: '1' }
   return { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/compile') }
 }
 
-/** The table of all files goes to a file, the head of it to the screen. */
+/** Writes the full table to a file and its top to the screen. */
 function reportTimes(ends: readonly FileEnd[]): void {
   const bySlowness = ends.toSorted((a, b) => b.ms - a.ms)
   const lines = bySlowness.map(

@@ -1,4 +1,4 @@
-/** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
+/** The worker process: reads settings, opens services, takes jobs; on SIGTERM finishes current work and exits. */
 import { availableParallelism } from 'node:os'
 import { openServices, StartError } from '../shared/api/open-services.ts'
 import { openFollowed } from '../shared/bots/live-logs.ts'
@@ -68,7 +68,7 @@ async function main(): Promise<void> {
     stopping = true
     log.info({ signal, active: runner.active }, 'stopping')
     const { exports, imports, requests, events, loops } = features
-    // Their parts are given back behind what they have written.
+    // Parts are released after their writes.
     const left = Promise.all([exports?.stop(), imports?.stop()])
     const closed = Promise.all([
       ...workers.map((worker) => worker.close()),
@@ -80,7 +80,7 @@ async function main(): Promise<void> {
     await Promise.all([
       requests?.stop(),
       ...loops.map((loop) => loop.stop()),
-      // A part that waits for a storage that hangs is left behind: its lease ends by itself.
+      // A part waiting for hung storage is left behind: its lease expires.
       Promise.race([left, pause(GIVE_BACK_MS)]),
       runs.close(),
       executors.close(),
@@ -114,7 +114,7 @@ interface Opened {
   readonly metrics: RunMetrics
 }
 
-/** Starts what the queues of this worker name; undefined: other workers do it. */
+/** Starts the features for this worker's queues; undefined for others. */
 async function startFeatures({ services, runs, runner, metrics }: Opened) {
   const { config, redis } = services
   const { registry } = metrics
@@ -167,7 +167,7 @@ function startBotWorker(
     connection: runs.connection,
     log,
     concurrency: config.workerConcurrency,
-    // Runs that wait in their isolates, and those that wait for one.
+    // Runs waiting in isolates or for one.
     mostWaiting: runsWithin(config.workerMemoryMb) + MOST_HELD,
     process: (taken, rest) => runner.process(taken, rest),
     giveUp: (job, isPoison) => runner.giveUp(job, isPoison),

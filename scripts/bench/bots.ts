@@ -1,6 +1,6 @@
 /**
- * Four kinds of bots over HTTP at 1, 16, 64 and 256 callers, each beside what bounds it on this machine in the same
- * round: the same reads and writes over REST, round trips of raw BullMQ, the loop of the bot in plain Node, or the clock.
+ * Four kinds of bots over HTTP at 1, 16, 64 and 256 callers, each with its bound on this machine: the same requests
+ * over REST, raw BullMQ round trips, the bot's loop in plain Node, or the clock.
  */
 import { availableParallelism } from 'node:os'
 import type { Figure } from '../bench.ts'
@@ -10,7 +10,7 @@ import { openRawQueue } from './raw-queue.ts'
 import { type BenchProject, withStage } from './stage.ts'
 
 const CALLERS = [1, 16, 64, 256]
-/** V8 needs some ten thousand runs before the code of a process is what it stays. */
+/** V8 needs some ten thousand runs to reach a steady state. */
 const WARM_UP_S = 8
 const WAIT_MS = 200
 const LOOPS = 600_000
@@ -30,7 +30,7 @@ const handlers = {
 type Bot = keyof typeof handlers
 
 interface Costed extends Load {
-  /** Processor time of web, worker and executor for a call, in ms; that of the stores is left out. */
+  /** CPU time of web, worker and executor per call in ms, without the stores. */
   readonly cpuMs: number
 }
 
@@ -82,7 +82,7 @@ export function bots(seconds: number): Promise<readonly Figure[]> {
 async function deployAll({ deploy }: BenchProject): Promise<Readonly<Record<Bot, string>>> {
   const urls: Record<string, string> = {}
   for (const [name, body] of Object.entries(handlers)) urls[name] = await deploy(body)
-  // It has the names of `handlers`.
+  // Keys are those of `handlers`.
   return urls as Record<Bot, string>
 }
 
@@ -101,7 +101,7 @@ async function costed(
   return { ...measured, cpuMs: (descendantsCpuUs(isOurs) - before) / 1000 / calls }
 }
 
-/** The loop of the bot here, when it is hot. */
+/** Measures the bot's loop in this process, when hot. */
 function timeOfLoop(): number {
   const work = new Function(loop)
   for (let i = 0; i < 100; i++) work()

@@ -1,4 +1,4 @@
-/** Resources of a clinic for benches of searches: 53 for each patient, which are a Patient, its visits and its measurements. */
+/** Clinic resources for search benches: 53 per patient, namely a Patient with visits and measurements. */
 import type { Resource } from '../../shared/fhir/resource.ts'
 
 export const FAMILIES =
@@ -14,7 +14,7 @@ const GIVEN = ['Anna', 'Ben', 'Carla', 'Dan', 'Eva', 'Finn', 'Gila', 'Hugo', 'In
 const VISITS = 2
 const MEASURED = 50
 
-/** The same number looks random and is the same each time. */
+/** Deterministic pseudo-random value. */
 const some = (n: number, of: number) => (Math.imul(n + 1, 2_654_435_761) >>> 8) % of
 const two = (n: number) => String(n).padStart(2, '0')
 
@@ -47,7 +47,7 @@ export function patient(n: number): Resource {
   }
 }
 
-/** Returns the visits and measurements of patient `n`, whose id is known. */
+/** Returns visits and measurements of patient `n` with the given id. */
 export function generatePatientRecords(n: number, id: string): readonly Resource[] {
   const subject = { reference: `Patient/${id}` }
   const day = (i: number) => `2025-${two(1 + some(n + i, 12))}-${two(1 + some(n + 3 * i, 28))}`

@@ -1,12 +1,12 @@
-/** Processor time of the processes that a bench started, from /proc (Linux). */
+/** CPU time of the bench's processes, from /proc (Linux). */
 import { readdirSync, readFileSync } from 'node:fs'
 
-/** The kernel reports in hundredths of a second, whatever its own clock. */
+/** The kernel reports in hundredths of a second, regardless of its own clock. */
 const TICK_US = 10_000
 
 /**
- * User and system time in microseconds of the living descendants of this process whose command line `isCounted`, with
- * their children that ended.
+ * Returns user and system time in microseconds of living descendants whose command line `isCounted`, and of their ended
+ * children.
  */
 export function descendantsCpuUs(isCounted = (_command: string): boolean => true): number {
   const parents = new Map<number, number>()
@@ -32,14 +32,13 @@ function readCommandLine(pid: number): string {
   }
 }
 
-/** The fields after the command, which may hold spaces and brackets itself (proc(5)). */
+/** Returns the fields after the command, which may contain spaces and brackets (proc(5)). */
 function readProcessStat(pid: number): string[] | undefined {
   if (!Number.isInteger(pid)) return undefined
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
     return text.slice(text.lastIndexOf(')') + 2).split(' ')
   } catch {
-    // The process ended meanwhile.
     return undefined
   }
 }

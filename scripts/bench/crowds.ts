@@ -1,6 +1,6 @@
 /**
- * Bots of many projects that call now and then, a thousand callers that wait, and a second worker. The limit beside is
- * the clock: how often callers could call, or how long a call may take.
+ * Bots of many projects called occasionally, a thousand waiting callers, and a second worker. The bound is the clock:
+ * the possible call rate or call duration.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Figure } from '../bench.ts'
@@ -12,9 +12,9 @@ const COLD = 50
 const CALLERS = 1000
 const WAIT_MS = 200
 const WARM_UP_S = 4
-/** Room for an executor of each project. */
+/** Fits an executor per project. */
 const MEMORY_MB = '4300'
-/** Room for a hundred runs or so, which bounds what one worker can do. */
+/** Fits about a hundred runs, which bounds one worker. */
 const SMALL_MB = '512'
 const wait = `await new Promise((end) => setTimeout(end, ${WAIT_MS})); return event.input`
 
@@ -56,13 +56,13 @@ export function crowds(seconds: number): Promise<readonly Figure[]> {
   })
 }
 
-/** In a project of its own. */
+/** Deploys a bot in a new project. */
 async function aBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
   const { token, deploy } = await stage.openProject()
   return { url: await deploy(body, extension), token }
 }
 
-/** Calls each of them once, evenly over so long; how long the calls took in ms, the shortest first. */
+/** Calls each bot once, evenly over the time; returns durations in ms, shortest first. */
 async function spread(baseUrl: string, bots: readonly Bot[], overMs: number): Promise<number[]> {
   const times = await Promise.all(
     bots.map(async ({ url, token }, n) => {

@@ -1,6 +1,6 @@
 /**
- * The repository against the same PostgreSQL holding the same bytes in one plain table. Both run in this
- * process, round about, so that the client's CPU is part of both.
+ * The repository against one plain table with the same data in the same PostgreSQL. Both run alternately in this
+ * process and share its client overhead.
  */
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
@@ -12,7 +12,7 @@ import { type Stage, withStage } from './stage.ts'
 
 const ROUNDS = 5
 const FILL_SECONDS = 3
-/** V8 needs some thousand calls before the code is what it stays. */
+/** V8 needs some thousand calls to reach a steady state. */
 const WARM_UP = { callers: 16, seconds: 2 }
 const AREAS = [
   { name: 'create', callers: 1, required: '0.65' },
@@ -44,7 +44,7 @@ export function crud(seconds: number): Promise<readonly Figure[]> {
   })
 }
 
-/** Alternating rounds; the median of the rounds' ratios is the one that counts. */
+/** Runs alternating rounds; the median ratio counts. */
 async function compare(
   callers: number,
   seconds: number,
@@ -99,7 +99,7 @@ async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
         statement('bench_read', 'select content from bench_raw where id = $1', [pickSample(raw)]),
     },
     update: {
-      /** One element changes, as in most updates of a hospital's day. */
+      /** Changes one element, like most real updates. */
       async ours() {
         const { id, resource } = pickSample(stored)
         const next = { ...resource, id, language: `x-${turn++}` }
@@ -112,7 +112,7 @@ async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
         ]),
     },
   }
-  // Both sides begin with rows and with statistics of them, as any server in use has.
+  // Starts with rows and statistics, like a server in use.
   await measure(64, FILL_SECONDS, calls.create.ours)
   await measure(16, FILL_SECONDS, calls.create.limit)
   await pool.query('analyze')

@@ -1,7 +1,6 @@
 /**
- * A system export to disk, plain and packed, beside `COPY … TO STDOUT` of the same rows, round about; the
- * worker's largest memory; reads of another Project alone and while an export runs; and a Group of a tenth of
- * the patients beside all of them.
+ * A system export to disk, plain and compressed, against `COPY … TO STDOUT` of the same rows; the worker's peak memory;
+ * reads of another Project with and without an export; and a Group with a tenth of the patients.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { readFileSync } from 'node:fs'
@@ -18,7 +17,7 @@ const MIB = 1024 * 1024
 const PATIENTS = 1000
 const GROUP_SHARE = 10
 const READERS = 4
-/** More frequent polls are answered 429. */
+/** More frequent polls return 429. */
 const POLL_MS = 100
 
 interface Run {
@@ -33,7 +32,7 @@ export function exports(seconds: number, resources: number): Promise<readonly Fi
     await load(stage.services, project.principal, resources)
     const figures: Figure[] = []
     for (const level of [0, 1]) {
-      // A worker that has done nothing before, so that its largest memory is this export's.
+      // A new worker, so that its peak memory is this export's.
       const worker = await stage.start('worker', { EXPORT_COMPRESSION_LEVEL: String(level) })
       figures.push(await beside(stage, project, level), memory(worker.pid, level))
       if (level === 1) {
@@ -64,7 +63,7 @@ async function beside(stage: Stage, { token, principal }: Project, level: number
   }
 }
 
-/** MiB a second of the same texts, counted and forgotten. */
+/** Returns MiB per second of the same texts, counted and discarded. */
 async function copied({ services }: Stage, project: number): Promise<number> {
   const sessions = openCopySessions(services.database)
   const session = await sessions.open(new AbortController().signal)
@@ -83,7 +82,7 @@ async function copied({ services }: Stage, project: number): Promise<number> {
   return bytes / MIB / seconds
 }
 
-/** Largest resident memory of a process since it began. */
+/** Returns the peak resident memory of a process. */
 function memory(pid: number | undefined, level: number): Figure {
   const text = readFileSync(`/proc/${pid}/status`, 'utf8')
   const mib = Math.round(Number(/VmHWM:\s*(\d+)/.exec(text)?.[1]) / 1024)
@@ -91,7 +90,7 @@ function memory(pid: number | undefined, level: number): Figure {
   return { what, ours: `${mib} MiB`, limit: '', ratio: '', required: '<= 250 MiB' }
 }
 
-/** Reads of another Project, alone and while an export runs. */
+/** Measures reads of another Project, alone and during an export. */
 async function readers(stage: Stage, { token }: Project, seconds: number): Promise<Figure> {
   const other = await stage.openProject()
   const { id } = await stage.services.repository.create(other.principal, {
@@ -119,7 +118,7 @@ async function readers(stage: Stage, { token }: Project, seconds: number): Promi
   return { what, ours: show(ours), limit: show(limit), ratio, required: '>= 0.7' }
 }
 
-/** The time of a Group beside that which its share of the bytes would suggest. */
+/** Compares the time of a Group export with its share of the bytes. */
 async function group(stage: Stage, resources: number): Promise<Figure> {
   const project = await stage.openProject()
   const id = await fillPatients(stage, project, Math.max(9, Math.floor(resources / PATIENTS)))
@@ -141,7 +140,7 @@ async function group(stage: Stage, resources: number): Promise<Figure> {
   }
 }
 
-/** Patients with so many resources each, and a Group of a share of them. */
+/** Creates patients with `each` resources, and a Group of a share of them. */
 async function fillPatients({ services }: Stage, { principal }: Project, each: number) {
   const samples = await syntheaResources()
   const [patient, observation] = ['Patient', 'Observation'].map((type) =>
@@ -164,7 +163,7 @@ async function fillPatients({ services }: Stage, { principal }: Project, each: n
   return group.id
 }
 
-/** From the kick-off until it was complete, as its row says: who polls learns of it later. */
+/** Measures from kick-off to the completion time in the row, which polls see later. */
 async function exported(stage: Stage, token: string, path: string): Promise<Run> {
   const ask = (url: string) =>
     fetch(new URL(url, `${stage.baseUrl}fhir/R4/`), {

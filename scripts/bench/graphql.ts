@@ -1,4 +1,4 @@
-/** GraphQL over HTTP with 8 callers, and what a process and a schema need before the first answer. */
+/** GraphQL over HTTP with 8 callers, and startup cost of process and schema. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { getIntrospectionQuery } from 'graphql'
@@ -44,7 +44,7 @@ export function graphql(seconds: number, resources: number): Promise<readonly Fi
 /** Measures a new process at its first query, and with the whole schema. */
 async function first(stage: Stage, token: string, query: string): Promise<Figure[]> {
   const port = await freePort()
-  // Its tokens are for the address of the other one.
+  // Tokens are issued for the other process's address.
   await stage.start('web', { PORT: String(port) })
   const ask = async (what: string, text: string, required: string): Promise<Figure> => {
     const began = performance.now()
@@ -63,7 +63,7 @@ async function first(stage: Stage, token: string, query: string): Promise<Figure
   ]
 }
 
-/** The memory of this process after the nested query, with all fields of all types that it may reach. */
+/** Returns this process's memory after the nested query, with all reachable types and fields. */
 async function memory(): Promise<Figure> {
   setFlagsFromString('--expose-gc')
   const gc: () => void = runInNewContext('gc')

@@ -1,6 +1,6 @@
 /**
- * The same resources as transaction bundles that a client sends over HTTP, one after the other, and as files
- * of NDJSON that a worker imports. Round about, into the same database.
+ * The same resources as transaction bundles over HTTP, and as NDJSON files imported by a worker, alternately into one
+ * database.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -11,9 +11,9 @@ import { copies, syntheaResources } from './samples.ts'
 import { type Stage, withStage } from './stage.ts'
 
 const ROUNDS = 3
-/** More frequent polls are answered 429. */
+/** More frequent polls return 429. */
 const POLL_MS = 250
-/** A change of a Project is known everywhere by then. */
+/** A Project change is known to all processes by then. */
 const KNOWN_MS = 5000
 
 export function imports(seconds: number, resources: number): Promise<readonly Figure[]> {
@@ -35,7 +35,7 @@ export function imports(seconds: number, resources: number): Promise<readonly Fi
   })
 }
 
-/** A client of a Project that lets its members choose ids. */
+/** Creates a client in a Project with client-assigned ids. */
 async function openImporter(stage: Stage): Promise<string> {
   const { token, admin, projectId } = await stage.openProject()
   const url = `fhir/R4/Project/${projectId}`
@@ -45,7 +45,7 @@ async function openImporter(stage: Stage): Promise<string> {
   return token
 }
 
-/** Bundles a second. */
+/** Returns bundles per second. */
 async function bundles(wire: Wire, texts: readonly string[], seconds: number): Promise<number> {
   let turn = 0
   const { perSecond } = await measure(1, seconds, async (caller) => {
@@ -55,7 +55,7 @@ async function bundles(wire: Wire, texts: readonly string[], seconds: number): P
   return perSecond
 }
 
-/** Resources a second, from the kick-off until the manifest is there. */
+/** Returns resources per second, from kick-off to the manifest. */
 async function oneImport(base: string, token: string, count: number): Promise<number> {
   const send = (url: string, body?: string, type = 'application/fhir+json') =>
     fetch(new URL(url, base), {

@@ -1,6 +1,6 @@
 /**
- * Closed-loop load: n callers, each sends its next request when the last was answered. HTTP goes over
- * raw keep-alive sockets, because the load shares the machine with what it measures.
+ * Closed-loop load: n callers, each with one request at a time. Uses raw keep-alive sockets, because the load shares
+ * the machine with the measured service.
  */
 import net from 'node:net'
 
@@ -12,7 +12,7 @@ export interface Load {
 
 type Call = (caller: number) => Promise<boolean>
 
-/** Runs `call` in `callers` loops for `seconds`; the first tenth is warm-up and not counted. Throws if a call fails. */
+/** Runs `call` in `callers` loops for `seconds`; the first tenth is an uncounted warm-up. Throws if a call fails. */
 export async function measure(callers: number, seconds: number, call: Call): Promise<Load> {
   const times: number[] = []
   let failed = 0
@@ -34,12 +34,12 @@ export async function measure(callers: number, seconds: number, call: Call): Pro
   return { perSecond: times.length / elapsed, p50Ms: part(0.5), p99Ms: part(0.99) }
 }
 
-/** Both sides round about; the first round warms them up and is not counted. */
+/** Alternates both sides; the first round is an uncounted warm-up. */
 export async function alternate<Side extends string>(
   rounds: number,
   sides: Readonly<Record<Side, () => Promise<number>>>,
 ): Promise<{ readonly [side in Side]: readonly number[] }> {
-  const names = Object.keys(sides) as Side[] // of the parameter
+  const names = Object.keys(sides) as Side[]
   const found = Object.fromEntries(names.map((name) => [name, [] as number[]]))
   for (let round = 0; round <= rounds; round++) {
     for (const name of names) {
@@ -47,10 +47,10 @@ export async function alternate<Side extends string>(
       if (round > 0) found[name]?.push(value)
     }
   }
-  return found as Record<Side, number[]> // one list a name
+  return found as Record<Side, number[]>
 }
 
-/** The median of the rounds' ratios. */
+/** Returns the median of the rounds' ratios. */
 export function medianRatio(ours: readonly number[], limit: readonly number[]): string {
   return median(ours.map((value, round) => value / (limit[round] ?? Number.NaN))).toFixed(2)
 }
@@ -61,12 +61,12 @@ export function median(values: readonly number[]): number {
 }
 
 export interface Wire {
-  /** Sends one request on the caller's connection and answers the status. */
+  /** Sends one request on the caller's connection and returns the status. */
   send(caller: number, method: string, path: string, body?: string): Promise<number>
   close(): void
 }
 
-/** One keep-alive connection a caller. `contentType` and `token` go with every request. */
+/** Opens a keep-alive connection per caller. `contentType` and `token` go with every request. */
 export async function openWire(
   url: string,
   callers: number,
@@ -79,7 +79,7 @@ export async function openWire(
   const head = `Host: ${hostname}\r\nAuthorization: Bearer ${token}\r\nContent-Type: ${contentType}\r\n`
   return {
     async send(caller, method, path, body = '') {
-      // The service closes what nothing was asked on for a minute.
+      // The service closes connections idle for a minute.
       if (sockets[caller]?.isOpen() === false) sockets[caller] = await open()
       const connection = sockets[caller]
       if (!connection) throw new Error(`There is no connection ${caller}`)
@@ -93,7 +93,7 @@ export async function openWire(
   }
 }
 
-/** Ends an answer of unknown length. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
+/** End of a chunked response. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
 const LAST_CHUNK = '\r\n0\r\n\r\n'
 
 type Connection = ((request: string) => Promise<number>) & { end(): void; isOpen(): boolean }
@@ -116,7 +116,7 @@ async function openConnection(host: string, port: number): Promise<Connection> {
         ? received.subarray(-LAST_CHUNK.length).toString('latin1') === LAST_CHUNK
         : received.length >= end + 4 + Number(length ?? 0)
     if (!isWhole) return
-    // Nothing follows: the next request is not sent before.
+    // No pipelining: the next request is sent later.
     received = Buffer.alloc(0)
     waiting?.resolve(Number(headers.slice(9, 12)))
   })

@@ -1,6 +1,6 @@
 /**
- * The physical limit of `$execute`: a job is added to BullMQ, and an empty processor answers over pub/sub. That
- * processor is this file too, in a process of its own.
+ * The physical limit of `$execute`: a job added to BullMQ, answered by an empty processor over pub/sub. The processor
+ * is this file, too, in a separate process.
  */
 import { fork } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
@@ -12,7 +12,7 @@ const NAME = 'bench-raw'
 const GONE = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } }
 
 export interface RawQueue {
-  /** One round trip with a payload of the given text. */
+  /** One round trip with the given payload. */
   roundTrip(input: string): Promise<boolean>
   close(): Promise<void>
 }

@@ -1,7 +1,6 @@
 /**
- * Real resources for benches: Synthea's patients again and again. Each copy has ids, names, identifiers and dates
- * of its own, codes and values stay. So what belongs to one patient stays as rare as it was, and what all share
- * grows.
+ * Real resources for benches: repeated copies of Synthea's patients. Copies differ in ids, names, identifiers and dates
+ * but share codes and values, so that per-patient data stays rare and shared data grows.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../shared/access/principal.ts'
@@ -15,10 +14,10 @@ const SYLLABLES = ['al', 'ber', 'cor', 'dan', 'el', 'fer', 'gil', 'har', 'il', '
 const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g
 const DATE = /(?<=")(?:19|20)\d\d-\d\d-\d\d/g
 
-/** A sample of every type, spread over all copies: the values that the queries of a bench ask for. */
+/** Samples of every type across all copies, for query values. */
 export type Samples = ReadonlyMap<string, readonly Resource[]>
 
-/** The resources of all bundles; references between them have become literal ones. */
+/** Returns the resources of all bundles with literal references. */
 export async function syntheaResources(): Promise<Resource[]> {
   return (await syntheaTexts()).flatMap((text) => {
     const { entry } = JSON.parse(text) as { entry: { fullUrl: string; resource: Resource }[] }
@@ -32,7 +31,7 @@ export async function syntheaResources(): Promise<Resource[]> {
   })
 }
 
-/** So many resources, copy by copy. */
+/** Yields `resources` resources, copy by copy. */
 export async function* copies(resources: number): AsyncGenerator<readonly Resource[]> {
   const originals = (await syntheaResources()).map((resource) => JSON.stringify(resource))
   for (let copy = 0, left = resources; left > 0; copy++) {
@@ -42,7 +41,7 @@ export async function* copies(resources: number): AsyncGenerator<readonly Resour
   }
 }
 
-/** Creates so many, then gathers the statistics that choose plans, as a server in use has them. */
+/** Creates resources and gathers planner statistics, as on a server in use. */
 export async function load(
   services: Services,
   principal: Principal,
@@ -55,13 +54,13 @@ export async function load(
     await createAll(services, principal, made)
     for (const resource of made) {
       const list = samples.get(resource.resourceType) ?? []
-      // A few of each copy keep the sample small and spread.
+      // A few per copy keep the sample small and spread.
       if (list.length < copy * 4) list.push(resource)
       samples.set(resource.resourceType, list)
     }
   }
   await services.database.query({ text: 'vacuum analyze', values: [] })
-  // Else what was loaded is written to disk while the bench runs.
+  // Otherwise the load is written to disk during the bench.
   await services.database.query({ text: 'checkpoint', values: [] })
   return samples
 }
@@ -79,7 +78,7 @@ export async function createAll(
   }
 }
 
-/** Any one of a list that is not empty. */
+/** Returns a random item of a non-empty list. */
 export function pickSample<T>(list: readonly T[]): T {
   const item = list[Math.floor(Math.random() * list.length)]
   if (item === undefined) throw new Error('There is nothing to choose from')

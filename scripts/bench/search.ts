@@ -1,7 +1,7 @@
 /**
- * Searches over HTTP with 16 callers, as users meet them: the service was searched before it was loaded, in bundles and by creates,
- * updates and deletions, in a large Project beside a small one. Measured at once, ten seconds later, and when PostgreSQL has tidied
- * up: processor time of the service and of PostgreSQL for each search, beside that of the strongest open peer.
+ * Searches over HTTP with 16 callers in a large and a small Project, loaded by bundles, creates, updates and deletions.
+ * Measures CPU time per search of the service and PostgreSQL at once, after ten seconds, and after vacuum, next to
+ * Medplum's.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -22,20 +22,20 @@ import { createAll } from './samples.ts'
 import { type Stage, withStage } from './stage.ts'
 
 const CALLERS = 16
-/** The share of rows that the small Project has. */
+/** Row share of the small Project. */
 const SMALL = 0.01
 const LATER_MS = 10_000
-/** One in so many patients is deleted. */
+/** One in this many patients is deleted. */
 const GONE = 50
 
 interface Shape {
   readonly name: string
   readonly query: (n: number) => string
-  /** Milliseconds of the peer's server and database. */
+  /** Milliseconds of Medplum's server and database. */
   readonly peer: readonly [server: number, database: number] | undefined
 }
 
-/** The peer: Medplum 5.0.10, one process, PostgreSQL 18.4, two cores, 53,000 resources, 2026-11-23. */
+/** Reference: Medplum 5.0.10, one process, PostgreSQL 18.4, two cores, 53,000 resources, 2026-11-23. */
 function buildShapes(ids: readonly string[]): readonly Shape[] {
   const code = (n: number) => `http://loinc.org|${CODES[n % CODES.length]}`
   const family = (n: number) => FAMILIES[n % FAMILIES.length]
@@ -122,12 +122,11 @@ export function search(seconds: number, resources: number): Promise<readonly Fig
 interface Clinic {
   readonly principal: Principal
   readonly wire: Wire
-  /** The ids of its patients. */
   readonly ids: readonly string[]
   readonly shapes: readonly Shape[]
 }
 
-/** A Project that is searched while nothing is in it. */
+/** Opens a Project and searches it while empty. */
 async function openClinic(stage: Stage, resources: number): Promise<Clinic> {
   const { token, principal } = await stage.openProject()
   const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/fhir+json')
@@ -147,7 +146,7 @@ async function load({ services }: Stage, { principal, ids }: Clinic): Promise<vo
     await createAll(services, principal, generatePatientRecords(n, id))
 }
 
-/** Creates, updates and deletions over HTTP: one for each patient. */
+/** Creates, updates and deletes over HTTP, one of each per patient. */
 async function change({ wire, ids }: Clinic): Promise<void> {
   let next = 0
   const callers = Array.from({ length: CALLERS }, async (_, caller) => {
@@ -164,7 +163,7 @@ async function change({ wire, ids }: Clinic): Promise<void> {
 }
 
 interface Cost {
-  /** Milliseconds a search. */
+  /** Milliseconds per search. */
   readonly service: number
   readonly database: number
   readonly p99Ms: number

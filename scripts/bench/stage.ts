@@ -1,4 +1,4 @@
-/** The service for one bench run, on a throw-away PostgreSQL and Redis with durable settings. */
+/** Runs the service for one bench, on a throw-away PostgreSQL and Redis with durable settings. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -25,12 +25,12 @@ const STOP_MS = 5000
 
 export interface Stage {
   readonly config: Config
-  /** Services of this process, on the same stores. */
+  /** Services in this process, on the same stores. */
   readonly services: Services
   readonly baseUrl: string
-  /** Starts another process, which is ended with the rest; its settings replace those of the stage. */
+  /** Starts another process, stopped with the rest; its settings override the stage's. */
   start(name: 'web' | 'worker', settings?: NodeJS.ProcessEnv): Promise<ChildProcess>
-  /** A Project, a client that is signed in to it, and who sees all of it and nothing else. */
+  /** Creates a Project, a signed-in client, and a principal limited to it. */
   openProject(): Promise<BenchProject>
 }
 
@@ -39,11 +39,11 @@ export interface BenchProject {
   readonly admin: MedplumClient
   readonly token: string
   readonly principal: Principal
-  /** Deploys a bot whose handler has this body; returns the path of its `$execute`. */
+  /** Deploys a bot with this handler body; returns the path of its `$execute`. */
   deploy(body: string, extension?: readonly object[]): Promise<string>
 }
 
-/** fsync is on, as in production: a bench without it would flatter the writes. */
+/** fsync is on, as in production: without it write results would be too good. */
 export async function withStage<T>(work: (stage: Stage) => Promise<T>): Promise<T> {
   const folder = temporaryFolder('botica-bench-')
   const [postgres, redis, port] = await Promise.all([

@@ -1,5 +1,5 @@
 #!/usr/bin/env -S node --disable-warning=ExperimentalWarning
-/** The command line: `npm run -s botica -- <command>` makes a bot, deploys it, and shows what its runs do. */
+/** The command line `npm run -s botica -- <command>`: creates, deploys, runs and inspects bots. */
 import { spawnSync } from 'node:child_process'
 import { watch } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -12,7 +12,6 @@ import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder } from './folder
 import { init } from './init.ts'
 import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './print.ts'
 
-/** An editor writes a file in several steps. */
 const QUIET_MS = 100
 
 const program = new Command('botica')
@@ -97,7 +96,7 @@ program
 
 type Action<Words extends unknown[]> = (bot: BotFolder, ...words: Words) => Promise<unknown>
 
-/** Opens the folder first; Node's or commander's own last arguments go along. */
+/** Opens the folder first; passes on commander's last arguments. */
 function withFolder<Words extends unknown[]>(action: Action<Words>) {
   return async (...words: Words) => {
     await action(await openFolder(program.opts<{ folder?: string }>().folder), ...words)
@@ -127,7 +126,7 @@ async function deployOnSave({ source }: BotFolder, save: () => Promise<void>): P
     saved = text
     await save()
   }
-  // Editors replace a file, so its folder is watched.
+  // Editors replace files, so the folder is watched.
   watch(path.dirname(source), () => (pending ??= look()))
   note('dim', `waiting for changes of ${source}; Ctrl-C ends`)
 }
@@ -141,7 +140,7 @@ async function runHere(bot: BotFolder, file: string | undefined, options: RunOpt
   const { input, timeout } = options
   const given = input === undefined ? undefined : await readInput(fromCaller(input))
   const code = file === undefined ? bot.source : fromCaller(file)
-  // The sandbox is half of what there is to load.
+  // Loaded on demand: the sandbox is half of the code.
   const { runInSandbox } = await import('./sandbox.ts')
   const ran = await runInSandbox(bot.medplum, code, given, timeout)
   if (!printSandboxRun(ran)) process.exitCode = 1

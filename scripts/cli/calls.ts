@@ -1,4 +1,4 @@
-/** Requests of the commands to a service: deploy, call, runs, replay, and the live log. */
+/** Requests of the commands: deploy, call, runs, replay and live log. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type MedplumClient, OperationOutcomeError } from '@medplum/core'
@@ -19,7 +19,7 @@ const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind'
   '.xml': ['application/xml', 'text'],
 }
 
-/** By the ending of the name, as `$execute` would by its content type. */
+/** Reads input by file extension, as `$execute` does by content type. */
 export async function readInput(file: string): Promise<Input> {
   const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? []
   const bytes = await readFile(file)
@@ -57,7 +57,7 @@ interface Part {
   readonly part?: readonly Part[]
 }
 
-/** Returns what the service warns of. Errors: those of the code, with line and column. */
+/** Returns the service's warnings. Errors: those of the code, with line and column. */
 export async function deployFile(
   medplum: MedplumClient,
   botId: string,
@@ -70,7 +70,6 @@ export async function deployFile(
   return warnings.map(({ details }) => details?.text ?? '')
 }
 
-/** The answer as the bot gave it, and whether it is JSON. */
 export interface Answer {
   readonly text: string
   readonly isJson: boolean
@@ -86,7 +85,7 @@ export async function call(bot: BotFolder, file: string): Promise<Answer> {
   })
 }
 
-/** Runs the bot again, on the input of an earlier run: the named one, or the latest that failed. */
+/** Replays a bot with the input of the named run, or of the latest failed one. */
 export async function replay(bot: BotFolder, given: string | undefined): Promise<Answer> {
   const runId = given ?? (await latestFailure(bot))
   const headers = { 'Content-Type': 'application/json' }
@@ -103,7 +102,7 @@ async function latestFailure(bot: BotFolder): Promise<string> {
   )
 }
 
-/** The newest first. */
+/** Newest first. */
 export async function runs(bot: BotFolder, count: number): Promise<readonly Run[]> {
   const { parameter = [] }: { parameter?: Part[] } = await bot.medplum.get(
     bot.operation(`$runs?_count=${count}`),
@@ -113,11 +112,11 @@ export async function runs(bot: BotFolder, count: number): Promise<readonly Run[
 
 function parseRunPart({ part = [] }: Part): Run {
   const entries = part.map(({ name, ...value }) => [name, Object.values(value)[0]])
-  const run = Object.fromEntries(entries) as Run // the names of $runs
+  const run = Object.fromEntries(entries) as Run
   return { ...run, runId: run.runId.replace('urn:uuid:', '') }
 }
 
-/** Calls `hear` with each event of `$logs`; comes again when the service ends the stream, until `signal`. */
+/** Calls `hear` with each event of `$logs`; reconnects until `signal`. */
 export async function follow(
   bot: BotFolder,
   hear: (type: string, data: Record<string, string>) => void,

@@ -1,6 +1,6 @@
 /**
- * The folder of a bot: its code, a test, `medplum.config.json` with the id of the bot, and `.env` with the service and
- * the client. The published command line tool reads the same two files.
+ * A bot's folder: code, test, `medplum.config.json` with the bot id, and `.env` with service and client. Medplum's
+ * command line tool reads the same two files.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
@@ -14,29 +14,27 @@ export const FIRST_FOLDER = 'first-bot'
 export interface BotFolder {
   readonly folder: string
   readonly botId: string
-  /** The file that is deployed. */
   readonly source: string
   readonly medplum: MedplumClient
-  /** An address of the bot's own, such as `$logs`. */
+  /** Returns the URL of a bot operation, such as `$logs`. */
   operation(name: string): string
 }
 
-/** npm runs scripts in the root of the repository, wherever its caller stands. */
+/** npm runs scripts in the repository root, wherever it is called. */
 export function callerFolder(): string {
   const { npm_lifecycle_event: event, INIT_CWD } = process.env
   const isScript = event === 'botica' || event === 'first-bot'
   return (isScript ? INIT_CWD : undefined) ?? process.cwd()
 }
 
-/** Errors: a sentence when there is no folder of a bot, or nobody answers, or the client is not admitted. */
+/** Errors: a message for a missing bot folder, an unreachable service, or a rejected client. */
 export async function openFolder(given: string | undefined): Promise<BotFolder> {
   const folder = findFolder(given)
   const config = JSON.parse(readFileSync(path.join(folder, CONFIG), 'utf8'))
-  const { bots = [] } = config as { bots?: { id?: string; source?: string }[] } // as init writes it
+  const { bots = [] } = config as { bots?: { id?: string; source?: string }[] }
   const [{ id: botId = '', source = 'bot.ts' } = {}] = bots
   if (botId === '') throw new Error(`${path.join(folder, CONFIG)} names no bot`)
   const env = path.join(folder, '.env')
-  // Variables of the environment go first.
   if (existsSync(env)) loadEnvFile(env)
   const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID: id, MEDPLUM_CLIENT_SECRET: secret } = process.env
   if (!MEDPLUM_BASE_URL || !id || !secret) {

@@ -1,7 +1,4 @@
-/**
- * `botica init`: a project, a person who can sign in to it, a client in it that may deploy, a bot, and the folder in
- * which its author works.
- */
+/** `botica init`: creates a project, a user, a client that may deploy, a bot, and the bot's folder. */
 import { randomBytes } from 'node:crypto'
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -23,7 +20,7 @@ const FIRST_PROJECT = 'First project'
 export interface InitOptions {
   /** The name of a new project. */
   readonly name?: string
-  /** An existing project: its people sign in as before. */
+  /** An existing project, whose users stay unchanged. */
   readonly project?: string
   readonly url?: string
 }
@@ -32,8 +29,8 @@ export interface InitOptions {
 type Variables = Readonly<Record<string, string | undefined>>
 
 /**
- * Prints what it made, how to sign in, and what to do next; for a folder that has a bot of this service, the same
- * again. Errors: the bot is another service's, or should have been made in a project that is named.
+ * Prints the created items, sign-in details and next steps; repeats them for an existing bot of this service. Errors:
+ * the bot belongs to another service, or to another project than the named one.
  */
 export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<void> {
   const folder = path.resolve(callerFolder(), given)
@@ -72,7 +69,7 @@ async function showAgain(folder: string, shown: string, options: InitOptions): P
   printNext({ shown, state: 'has a bot already', botName: bot.name ?? '', variables })
 }
 
-/** Loads the variables of the folder, too. */
+/** Also loads the folder's variables. */
 async function readBot(folder: string) {
   const { botId, medplum } = await openFolder(folder)
   return { bot: await medplum.readResource('Bot', botId), projectId: medplum.getProject()?.id }
@@ -109,7 +106,7 @@ async function createProject(admin: MedplumClient, name: string): Promise<string
   return made.id
 }
 
-/** Only the membership of an administrator lets a client deploy, read logs and replay. */
+/** Deploying, logs and replay require an administrator's membership. */
 async function createAdminClient(admin: MedplumClient, projectId: string) {
   const home = `admin/projects/${projectId}`
   const { id, secret }: Made = await admin.post(`${home}/client`, {
@@ -121,10 +118,7 @@ async function createAdminClient(admin: MedplumClient, projectId: string) {
   return { id, secret }
 }
 
-/**
- * An administrator of the project whose password is printed. The address is one of this person alone: nobody else's
- * account gets a password.
- */
+/** Creates an administrator and prints the password. The address is unique, so that no existing account gets a password. */
 async function createPerson(admin: MedplumClient, projectId: string) {
   const email = `bot-author-${randomBytes(8).toString('hex')}@example.com`
   const password = randomBytes(12).toString('base64url')
@@ -151,10 +145,10 @@ function writeFolder(folder: string, { id, name }: Made, variables: Variables): 
   const env = path.join(folder, '.env')
   const lines = Object.entries(variables).map(([variable, value]) => `${variable}=${value}\n`)
   writeFileSync(env, '', { mode: 0o600 })
-  // A file that was there keeps its mode.
+  // An existing file keeps its mode.
   chmodSync(env, 0o600)
   writeFileSync(env, lines.join(''))
-  // A folder of the repository uses the packages and the scripts of the repository.
+  // A folder inside the repository uses its packages and scripts.
   if (!folder.startsWith(`${ROOT}${path.sep}`)) writePackage(folder)
 }
 

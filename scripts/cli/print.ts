@@ -1,11 +1,11 @@
-/** Output for a person at a terminal, and for a program at a pipe: colours, tables and line ends differ. */
+/** Output for terminals and pipes, which differ in colours, tables and line ends. */
 import { styleText } from 'node:util'
 import type { Answer, Run } from './calls.ts'
 import type { SandboxRun } from './sandbox.ts'
 
 type Style = Parameters<typeof styleText>[0]
 
-/** On standard error; without colours where that is no terminal. */
+/** Writes to standard error, with colours only in a terminal. */
 export function note(style: Style, text: string): void {
   const { isTTY } = process.stderr
   console.error(
@@ -13,25 +13,25 @@ export function note(style: Style, text: string): void {
   )
 }
 
-/** On standard output: JSON over several lines, all else as it came. */
+/** Writes to standard output; indents JSON. */
 export function printAnswer({ text, isJson }: Answer): void {
   console.log(isJson ? JSON.stringify(JSON.parse(text), undefined, 2) : shown(text))
 }
 
-/** The segments of an HL7 message end in CR, with which a terminal would write them over each other. */
+/** Converts CR, the segment end of HL7 messages, for terminals. */
 function shown(text: string): string {
   return process.stdout.isTTY ? escapeControlCharacters(text.replace(/\r\n?/g, '\n')) : text
 }
 
 /**
- * Replaces control characters but line feeds and tabs: logs and answers hold what strangers have sent, and escape
- * sequences would have the terminal rename its window, hide lines or fill its clipboard.
+ * Replaces control characters except line feeds and tabs: logs and responses contain untrusted data, and escape
+ * sequences could manipulate the terminal.
  */
 export function escapeControlCharacters(text: string): string {
   return text.replace(/\p{Cc}/gu, (character) => (/[\n\t]/.test(character) ? character : '\ufffd'))
 }
 
-/** A table in a terminal, else lines of fields between tabs. */
+/** Prints a table in a terminal, otherwise tab-separated lines. */
 export function printRuns(runs: readonly Run[]): void {
   const rows = runs.map(({ runId, status, started, durationMs, error = '' }) => ({
     run: runId,
@@ -44,7 +44,7 @@ export function printRuns(runs: readonly Run[]): void {
   else for (const row of rows) console.log(Object.values(row).join('\t'))
 }
 
-/** One event of the live log. */
+/** Prints one event of the live log. */
 export function printEvent(type: string, data: Record<string, string>): void {
   const short = data.runId?.slice(0, 8)
   if (type === 'log') process.stdout.write(`${shown(data.text?.trimEnd() ?? '')}\n`)
@@ -58,7 +58,7 @@ export function printEvent(type: string, data: Record<string, string>): void {
   if (type === 'gap') note('yellow', `${data.messages} messages were left out`)
 }
 
-/** A run in the sandbox of this machine; false for one that failed. */
+/** Prints a local sandbox run; returns false for a failed one. */
 export function printSandboxRun({ result, requests, requestMs, startMs }: SandboxRun): boolean {
   const { status, failure, kind, body, log } = result
   const isOk = status === 'ok'
@@ -77,8 +77,8 @@ export function printSandboxRun({ result, requests, requestMs, startMs }: Sandbo
   return isOk
 }
 
-/** The text of the outcome's first issue, else all of it. */
+/** Returns the text of the outcome's first issue, otherwise the body. */
 function outcomeMessage(body: string): string {
-  const { issue } = JSON.parse(body) as { issue?: { details?: { text?: string } }[] } // of the sandbox
+  const { issue } = JSON.parse(body) as { issue?: { details?: { text?: string } }[] }
   return issue?.[0]?.details?.text ?? body
 }

@@ -1,4 +1,4 @@
-/** A bot file in the sandbox that the workers use, its requests answered by a running service over HTTP. */
+/** Runs a bot file in the workers' sandbox, with requests answered by a running service over HTTP. */
 import { createHash, randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -15,15 +15,15 @@ import type { Input } from './calls.ts'
 export interface SandboxRun {
   readonly result: RunResult
   readonly requests: number
-  /** Time that the service took to answer them, ms. */
+  /** Time of the service's responses in ms. */
   readonly requestMs: number
-  /** Until the first executor was ready, ms. */
+  /** Time to the first executor in ms. */
   readonly startMs: number
 }
 
 const MEGABYTE = 1024 * 1024
 
-/** Errors: what a deploy would refuse, with line and column. */
+/** Errors: those of a deployment, with line and column. */
 export async function runInSandbox(
   medplum: MedplumClient,
   file: string,
@@ -94,12 +94,12 @@ async function buildEvent(
   })
 }
 
-/** None for a caller who may not see them. */
+/** Returns no secrets to callers without access. */
 async function fetchSecrets(
   medplum: MedplumClient,
   project: unknown,
 ): Promise<Record<string, unknown>> {
-  const { id } = project as { id: string } // as /auth/me tells
+  const { id } = project as { id: string }
   const { secret } = await medplum
     .get(`fhir/R4/Project/${id}`)
     .catch((): Record<string, unknown> => ({}))
@@ -107,11 +107,11 @@ async function fetchSecrets(
   return Object.fromEntries(secrets.map((one) => [one.name, one]))
 }
 
-/** As the worker's bridge, with the service's own answers. */
+/** Answers like the worker's bridge, through the service. */
 async function answerCall(medplum: MedplumClient, { kind, payload }: HostCall): Promise<string> {
   try {
     if (kind === 'token') return JSON.stringify({ accessToken: medplum.getAccessToken() })
-    // Made by the glue of the sandbox, for the author of the bot.
+    // Made by the sandbox glue; affects only the bot's author.
     const asked = JSON.parse(payload) as {
       method?: string
       path?: string

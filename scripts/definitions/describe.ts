@@ -1,4 +1,4 @@
-/** StructureDefinitions, SearchParameters and CompartmentDefinitions → the compact lines we ship. */
+/** Converts StructureDefinitions, SearchParameters and CompartmentDefinitions to compact lines. */
 
 import type {
   CompartmentLine,
@@ -11,7 +11,6 @@ import type {
 } from '../../shared/fhir/definitions-data.ts'
 import { partFor } from '../../shared/search/language/custom-parameters.ts'
 
-/** A published definition, as far as it is read here. */
 export interface Definition {
   readonly resourceType: string
   readonly name: string
@@ -36,7 +35,6 @@ export interface Definition {
   readonly parameter?: readonly Parameter[]
 }
 
-/** An input or output of an OperationDefinition. */
 export interface Parameter {
   readonly name: string
   readonly use: 'in' | 'out'
@@ -61,15 +59,15 @@ interface Snapshot {
   readonly isModifier?: boolean
 }
 
-/** These hold for every element, extension, reference or narrative and are checked by plain code. */
+/** Apply to every element, extension, reference or narrative; checked in code. */
 const UNIVERSAL = new Set(['ele-1', 'ext-1', 'dom-3', 'ref-1', 'txt-1', 'txt-2'])
 const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
-/** R4 gives the two components of DocumentReference-relationship each other's expression. */
+/** R4 swaps the expressions of the two components of DocumentReference-relationship. */
 const MISPRINTED: ReadonlyMap<string, string> = new Map([
   ['http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto', 'target'],
   ['http://hl7.org/fhir/SearchParameter/DocumentReference-relation', 'code'],
 ])
-/** More targets than this: any resource. */
+/** More targets than this mean any resource. */
 const ANY = 140
 
 export function describeTypes(structures: readonly Definition[]): TypeDefinition[] {
@@ -92,7 +90,7 @@ export function describeTypes(structures: readonly Definition[]): TypeDefinition
   return types.sort((a, b) => compare(a.name, b.name))
 }
 
-/** Short descriptions of the types that `describeTypes` describes. */
+/** Returns short descriptions of the types of `describeTypes`. */
 export function describeShorts(structures: readonly Definition[]): ShortsLine[] {
   return structures
     .filter(({ kind, derivation }) => kind !== 'logical' && derivation !== 'constraint')
@@ -107,12 +105,12 @@ export function describeShorts(structures: readonly Definition[]): ShortsLine[] 
     .sort((a, b) => compare(a.name, b.name))
 }
 
-/** `value` for `Observation.value[x]`, empty for the type itself. */
+/** Returns `value` for `Observation.value[x]`, and empty text for the type itself. */
 function pathBelow(owner: string, path: string): string {
   return path.slice(owner.length + 1).replace(/\[x\]$/, '')
 }
 
-/** The constraints that profiles of data types add, such as SimpleQuantity, by url. */
+/** Returns the constraints of data type profiles, such as SimpleQuantity, by url. */
 function constraintsOfProfiles(
   structures: readonly Definition[],
 ): ReadonlyMap<string, readonly Constraint[]> {
@@ -217,7 +215,7 @@ function describeParameter(
       ? {
           components: parameter.component.map(({ definition, expression: given }) => {
             const expression = MISPRINTED.get(definition) ?? given
-            // The components of ResearchStudy-progress-status-* name parameters that nobody defines.
+            // The components of ResearchStudy-progress-status-* name undefined parameters.
             const type = typesByUrl.get(definition) ?? (expression === 'period' ? 'date' : 'token')
             return { type, expression }
           }),

@@ -1,13 +1,13 @@
-/** OperationDefinitions → the names of their inputs. */
+/** Converts OperationDefinitions to the names of their inputs. */
 import type { OperationLine } from '../../shared/fhir/definitions-data.ts'
 import type { Definition, Parameter } from './describe.ts'
 
-/** Sorted by name: the type an operation is defined for and its code, `ValueSet/expand`. */
+/** Sorted by type and code, `ValueSet/expand`. */
 export function describeOperations(published: readonly Definition[]): readonly OperationLine[] {
   const lines = published
     .filter(({ resourceType }) => resourceType === 'OperationDefinition')
     .flatMap(({ code, resource, parameter = [] }) =>
-      // Here a list of codes; CompartmentDefinitions have objects.
+      // A list of codes here; CompartmentDefinitions have objects.
       (resource as unknown as readonly string[]).map((type) => ({
         name: `${type}/${code}`,
         parameters: parameter
@@ -18,7 +18,6 @@ export function describeOperations(published: readonly Definition[]): readonly O
   return lines.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** A part follows what it is of: `dependency`, `dependency.element`. */
 function listParameterPaths({ name, part = [] }: Parameter, above = ''): readonly string[] {
   const path = `${above}${name}`
   return [path, ...part.flatMap((one) => listParameterPaths(one, `${path}.`))]

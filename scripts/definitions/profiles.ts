@@ -1,11 +1,11 @@
-/** Published profiles and extensions → what of them a validator reads, and what a client is given. */
+/** Converts published profiles and extensions to the parts used by validation and clients. */
 import type { ProfileLine, SnapshotLine } from '../../shared/fhir/definitions-data.ts'
 import type { Definition } from './describe.ts'
 
 const ELEMENT =
   /^(id|path|sliceName|min|max|type|slicing|constraint|binding|fixed[A-Z].*|pattern[A-Z].*)$/
 
-/** Prose of an element, and what other standards call it: four fifths of a definition. */
+/** Prose and mappings: four fifths of a definition. */
 const PROSE =
   /^(definition|comment|requirements|mapping|alias|example|isModifierReason|meaningWhenMissing|orderMeaning)$/
 
@@ -20,7 +20,7 @@ export function describeProfiles(structures: readonly Definition[]): ProfileLine
     .sort((a, b) => (a.url < b.url ? -1 : 1))
 }
 
-/** Each with all its elements, in the words of the standard. */
+/** Returns each profile with all elements, as published. */
 export function describeSnapshots(structures: readonly Definition[]): SnapshotLine[] {
   return selectProfiles(structures)
     .map(({ snapshot, ...definition }) => ({

@@ -1,4 +1,4 @@
-/** Published CodeSystems, ValueSets and ConceptMaps → the compact lines that terminology answers from. */
+/** Converts published CodeSystems, ValueSets and ConceptMaps to compact lines. */
 import type { CodeSystem, Concept, ConceptMap, ValueSet } from '../../shared/fhir/terminology.ts'
 
 interface Published extends Omit<CodeSystem & ValueSet & ConceptMap, 'concept'> {
@@ -12,7 +12,7 @@ export interface Terminology {
   readonly conceptMaps: readonly ConceptMap[]
 }
 
-/** The later one of two resources with one url counts. */
+/** The later of two resources with one url wins. */
 export function describeTerminology(resources: readonly unknown[]): Terminology {
   const codeSystems = new Map<string, CodeSystem>()
   const valueSets = new Map<string, ValueSet>()
@@ -41,7 +41,7 @@ export function describeTerminology(resources: readonly unknown[]): Terminology 
   }
 }
 
-/** A handful of codes of a large system that others publish (LOINC, ICD-10) is no content. */
+/** True for a few example codes of a large external system (LOINC, ICD-10). */
 function isSample({ url, content }: Published): boolean {
   return content === 'example' && !url.startsWith('http://terminology.hl7.org/')
 }

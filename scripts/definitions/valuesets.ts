@@ -1,4 +1,4 @@
-/** The codes of value sets that can be listed from the published CodeSystems alone. */
+/** Lists the codes of value sets that need only published CodeSystems. */
 import type { ValueSetLine } from '../../shared/fhir/definitions-data.ts'
 
 interface Concept {
@@ -28,7 +28,7 @@ interface Terminology {
 
 type Codes = Map<string, Set<string>>
 
-/** `open` are the value sets with a filter, a system or an import that is not listed. */
+/** `open`: value sets with a filter, system or import that cannot be listed. */
 export function enumerateValueSets(
   urls: readonly string[],
   resources: readonly unknown[],
@@ -106,7 +106,7 @@ function flatten(concepts: readonly Concept[]): string[] {
   return concepts.flatMap((item) => [item.code, ...flatten(item.concept ?? [])])
 }
 
-/** Children are nested or, in the v3 code systems, name their parent as `subsumedBy`. */
+/** Children are nested or, in v3 code systems, name their parent as `subsumedBy`. */
 function descendants(concepts: readonly Concept[], root: string): Set<string> {
   const found = new Set([root])
   let size = 0

@@ -1,6 +1,6 @@
 /**
  * Writes docs/reference from the code: settings, limits, errors, operations, search parameters, metrics.
- * `npm run reference` writes the pages; a test compares them with what the code says now.
+ * `npm run reference` writes the pages; a test checks that they are current.
  */
 import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -15,7 +15,6 @@ import { limitsTable } from './limits.ts'
 const ROOT = join(import.meta.dirname, '../..')
 const FOLDER = join(ROOT, 'docs/reference')
 
-/** Name of a page → its text. */
 export function referencePages(): Readonly<Record<string, string>> {
   return {
     'settings.md': page('Settings', SETTINGS_INTRO, settings()),
@@ -47,7 +46,7 @@ variable that looks like a misspelt setting is named with the one that is meant.
 function settings(): string {
   const rows = [...describeSettings()].map(([name, { form, byDefault }]) => [
     `\`${name}\``,
-    // The machine's memory would make a page of each machine.
+    // Depends on the machine's memory.
     byDefault === '' || name === 'WORKER_MEMORY_MB' ? '' : `\`${byDefault}\``,
     describeSetting(name, form),
   ])
@@ -81,7 +80,7 @@ const ERRORS_INTRO = `A refusal is an OperationOutcome: \`issue[].code\` is the 
 \`expression\` the element or parameter at fault. \`id\` is the id of the outcome, by which Medplum's SDK knows some of them.
 [Promises](../promises.md) says what to do on each status, [troubleshooting](../troubleshooting.md) what single sentences mean.`
 
-/** Each kind of failure, and its cause. */
+/** Failures and their causes. */
 const FAILURES: readonly (readonly [errors.HttpError, string])[] = [
   [errors.badRequest('…'), 'a value or rule that is broken, named in the text'],
   [errors.badStructure('…'), 'a body that has not the shape of its type'],

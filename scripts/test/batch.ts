@@ -1,6 +1,6 @@
 /**
- * `node scripts/test/batch.ts <file> …`: test files one after the other in one process, each a test of its report.
- * What they have in common is loaded and compiled once, which takes a second of CPU in a process of its own.
+ * `node scripts/test/batch.ts <file> …`: runs test files in sequence in one process, each as a test of the report.
+ * Shared code is loaded once.
  */
 import { registerHooks } from 'node:module'
 import { resolve } from 'node:path'
@@ -9,7 +9,7 @@ import t, { type Test } from 'tap'
 import { cpuSeconds } from './process.ts'
 
 const SCHEME = 'tap-of:'
-/** URL of a file → the test that it is; in it, `tap` is that test. */
+/** URL of a file → its test; in the file, `tap` is that test. */
 const tests = new Map<string, Test>()
 Reflect.set(globalThis, Symbol.for(SCHEME), tests)
 

@@ -1,13 +1,13 @@
 /**
- * Stands for the package by which tap finds the test that an uncaught error belongs to. The package watches each
- * promise of the process for that, a tenth of its work; Node's own storage of what belongs together is for nothing.
+ * Replaces tap's domain package, which assigns uncaught errors to tests and watches each promise for that; Node's
+ * AsyncLocalStorage is cheaper.
  */
 import { AsyncLocalStorage, type AsyncResource, executionAsyncResource } from 'node:async_hooks'
 
 type OnError = (error: unknown, kind: string) => void
 
 const entered = new AsyncLocalStorage<Domain>()
-/** They have no test around them, and catch what no test does. */
+/** Top-level domains catch errors outside tests. */
 const roots: Domain[] = []
 
 export class Domain {
@@ -29,7 +29,7 @@ export class Domain {
   }
 
   destroy(): void {
-    // A test that has ended hands what comes late to those around it.
+    // Late errors of an ended test go to its parents.
   }
 }
 

@@ -1,4 +1,4 @@
-/** Runs test files side by side, some to a process, which prints its report as TAP. */
+/** Runs test files in parallel, possibly several per process, which reports as TAP. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -7,11 +7,11 @@ import { countAssertions, readCpu, readFailures, readSections, readSummary } fro
 export interface FileEnd {
   readonly file: string
   readonly ms: number
-  /** Its process counts, and those that it started and saw end. */
+  /** Includes ended child processes. */
   readonly cpuS: number
   readonly passed: number
   readonly failed: number
-  /** Each failed assertion with its difference and its place. */
+  /** Failed assertions with difference and place. */
   readonly failures: readonly string[]
 }
 
@@ -19,30 +19,30 @@ export interface RunOptions {
   readonly cwd: string
   readonly env: NodeJS.ProcessEnv
   readonly jobs: number
-  /** No file is started after the first that fails. */
+  /** Starts no file after the first failure. */
   readonly isBail: boolean
-  /** Its reason is the signal that ends the files which run. */
+  /** Aborts with the signal for running files. */
   readonly signal: AbortSignal
   onEnd(end: FileEnd): void
 }
 
 /**
- * tap's own runner loads source maps, mocks and coverage into every process, which is 1 CPU second a file.
- * The young generation is as large as in production from the start: a file is over before it has grown.
+ * Without tap's runner, which loads source maps, mocks and coverage into every process. The young generation starts at
+ * production size, as files end before it has grown.
  */
 const ARGUMENTS = [
   '--max-semi-space-size=32',
   '--min-semi-space-size=16',
   '--disable-warning=ExperimentalWarning',
 ]
-/** A file fails by itself after this time; a minute later its process is killed. */
+/** A file fails after this time; its process is killed a minute later. */
 const TIMEOUT_S = 600
 const KILL_S = 60
 
 const FIRST = join(import.meta.dirname, 'process.ts')
 const BATCH = join(import.meta.dirname, 'batch.ts')
 
-/** The files that were run, in the order of their ends; those of a batch share a process. */
+/** Returns the files in order of completion; those of a batch share a process. */
 export async function runFiles(
   batches: readonly (readonly string[])[],
   options: RunOptions,
@@ -90,7 +90,7 @@ async function runBatch(files: readonly string[], options: RunOptions): Promise<
     : summarizeFiles(files, report, failure)
 }
 
-/** A process that ends before its report does is a failure, even if all that it had reported passed. */
+/** A process that ends before its report is complete counts as failed. */
 function summarizeFile(
   file: string,
   report: string,
@@ -107,7 +107,7 @@ function summarizeFile(
   return { file, ms, cpuS, passed, failed: isGood ? 0 : Math.max(failed, 1), failures }
 }
 
-/** Where the process failed and none of its files did, all are suspect. */
+/** When the process failed but none of its files did, all fail. */
 function summarizeFiles(
   files: readonly string[],
   report: string,

@@ -1,12 +1,12 @@
-/** Loaded first into each process of tests: lightens tap, and lets the report end with the processor time. */
+/** Preloaded into test processes: lightens tap, and appends the CPU time to the report. */
 import { readFileSync } from 'node:fs'
 import { registerHooks } from 'node:module'
 
-/** The kernel counts in hundredths of a second; children count when they have ended. */
+/** Kernel ticks per second; children count once ended. */
 const PER_SECOND = 100
 const DOMAIN = new URL('domain.ts', import.meta.url).href
 
-/** Fields 14 to 17 of /proc/self/stat, counted behind the name's bracket; 0 where there is no such file. */
+/** Returns fields 14 to 17 of /proc/self/stat, counted after the name's bracket; 0 without such a file. */
 export function cpuSeconds(): number {
   try {
     const stat = readFileSync('/proc/self/stat', 'latin1')
@@ -17,7 +17,7 @@ export function cpuSeconds(): number {
   }
 }
 
-// The runner asks for its own time, and has no tap.
+// The runner reads its own time, without tap.
 if (process.env.TAP) {
   registerHooks({
     resolve: (name, context, next) =>

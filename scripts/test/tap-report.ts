@@ -1,11 +1,11 @@
-/** Reads the report that a test file prints, in TAP. */
+/** Reads the TAP report of a test file. */
 
 export interface Counts {
   readonly passed: number
   readonly failed: number
 }
 
-/** A report closes with `# { total: 16, pass: 8, fail: 4, todo: 2, skip: 2 }`; undefined: it was cut short. */
+/** Parses the final `# { total: 16, pass: 8, fail: 4, todo: 2, skip: 2 }`; undefined if cut short. */
 export function readSummary(report: string): Counts | undefined {
   const line = [...report.matchAll(/^# \{ total: \d.*\}$/gm)].at(-1)?.[0]
   if (line === undefined) return undefined
@@ -13,20 +13,20 @@ export function readSummary(report: string): Counts | undefined {
   return { passed: count('pass'), failed: count('fail') }
 }
 
-/** The part of a report that one of several files has written. */
+/** A file's part of a shared report. */
 export interface Section {
   readonly text: string
   readonly ms: number
 }
 
-/** By file; one whose process ended before it did has none. */
+/** Returns sections by file; none for a file whose process ended early. */
 export function readSections(report: string): ReadonlyMap<string, Section> {
   const section = /^# Subtest: (\S+)\n([\s\S]*?)^(?:not )?ok \d+ - \1 # time=([\d.]+)ms$/gm
   const found = report.matchAll(section)
   return new Map([...found].map(([, file = '', text = '', ms]) => [file, { text, ms: Number(ms) }]))
 }
 
-/** Seconds of the processor, by the comment of `process.ts`. */
+/** Returns CPU seconds from the comment of `process.ts`. */
 export function readCpu(report: string, file: string): number {
   const comments = report.matchAll(/^# cpu (\S+): ([\d.]+)$/gm)
   const seconds = [...comments].findLast(([, path = '']) => path.endsWith(file))?.[2]
@@ -39,7 +39,7 @@ export function countAssertions(report: string): Counts {
   return counts
 }
 
-/** Every failed assertion with its difference and its place; not the tests around it. */
+/** Returns failed assertions with difference and place, without enclosing tests. */
 export function readFailures(report: string): string[] {
   return [...assertions(report)].flatMap(({ result, text }) => (result === 'failed' ? text : []))
 }
@@ -54,7 +54,6 @@ function* assertions(report: string): Generator<Assertion> {
   let isParent = false
   for (let index = 0; index < lines.length; index++) {
     const line = lines[index] ?? ''
-    // The plan of an inner test: the next point is that test itself.
     if (/^ +1\.\.\d+/.test(line)) isParent = true
     if (!/^ *(not )?ok \d+/.test(line)) continue
     const end = endOfDetails(lines, index)

@@ -1,2 +1,2 @@
-/** Style sheets that the bundler takes in. */
+/** Style sheets handled by the bundler. */
 declare module '*.css'

@@ -1,4 +1,4 @@
-/** The start of the console: the nonce for style sheets, the person, then the pages. */
+/** Entry point of the console: nonce, session, then pages. */
 import '@mantine/core/styles.css'
 import '@mantine/charts/styles.css'
 import '@mantine/notifications/styles.css'
@@ -33,7 +33,7 @@ const theme = createTheme({
 
 const queries = new QueryClient({
   defaultOptions: {
-    // The client of the API repeats by itself what may be repeated.
+    // The API client retries by itself.
     queries: { retry: false, refetchOnWindowFocus: false, staleTime: 2000 },
     mutations: { retry: false },
   },
@@ -50,7 +50,7 @@ function render(content: React.ReactNode): void {
   )
 }
 
-/** The service has one address that sign-ins come back to. */
+/** The service has one redirect address for sign-ins. */
 function isElsewhere(): boolean {
   const { origin } = document.body.dataset
   if (origin === undefined || origin === location.origin) return false

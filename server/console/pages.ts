@@ -1,4 +1,4 @@
-/** All pages: where each is, who sees it in the menu, and its file, which is loaded when it is opened. */
+/** All pages: path, visibility in the menu, and lazily loaded file. */
 import { type ComponentType, lazy } from 'react'
 import { isAdmin, isSuperAdmin, type Me, mayDo } from './client/session.ts'
 import { texts } from './texts/texts.ts'
@@ -6,10 +6,10 @@ import { texts } from './texts/texts.ts'
 export type Group = keyof typeof texts.groups
 
 export interface PageEntry {
-  /** Below `/console`; wouter's form. */
+  /** Below `/console`, in wouter's format. */
   readonly path: string
   readonly Page: ComponentType
-  /** Absent for pages that others lead to. */
+  /** Absent for pages linked from others. */
   readonly menu?: {
     readonly label: string
     readonly group: Group | undefined
@@ -163,7 +163,7 @@ export const pages: readonly PageEntry[] = [
   },
 ]
 
-/** Pages below one of the menu are for those who see that one there. */
+/** Pages below a menu entry have its visibility. */
 export function mayOpen(me: Me, path: string): boolean {
   const [, first] = path.split('/')
   const listed = pages.find((page) => page.menu && page.path.split('/')[1] === first)

@@ -1,4 +1,4 @@
-/** The frame around all pages: head, menu, and what happens when a session or a page ends. */
+/** The shell of all pages: header, menu, and handling of ended sessions and failed pages. */
 import {
   ActionIcon,
   Anchor,
@@ -30,7 +30,7 @@ export function Shell() {
   const [isOpen, { toggle, close }] = useDisclosure()
   const [location] = useLocation()
   const me = useMe()
-  // A new page closes the menu of a phone and begins at its top.
+  // A new page closes the phone menu and scrolls to the top.
   // biome-ignore lint/correctness/useExhaustiveDependencies: the address is the event.
   useEffect(() => {
     close()
@@ -204,7 +204,7 @@ function NotFound() {
   )
 }
 
-/** Stands over the page, so that what was typed there is still seen. */
+/** Overlays the page, so that typed text stays visible. */
 function SessionEnd() {
   const isEnded = useSyncExternalStore(sessionEnd.subscribe, sessionEnd.isEnded)
   return (

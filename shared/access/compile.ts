@@ -1,6 +1,6 @@
 /**
- * AccessPolicy resources → Rules, and the check of a policy before it is stored. Grants only: entries are
- * alternatives. An entry that cannot be understood, or whose parameters are missing, grants nothing.
+ * Compiles AccessPolicy resources to Rules and checks policies. An unreadable entry, or one without its parameters,
+ * grants nothing.
  */
 import { invalid, issue } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -19,10 +19,9 @@ import {
 import { checkPath } from './paths.ts'
 import { compileIpRule } from './principal.ts'
 
-/** Readable under every policy, unless it has entries for them. */
+/** Readable under every policy unless an entry names the type. */
 const ALWAYS_READABLE = ['SearchParameter', 'StructureDefinition']
 
-/** One `access[]` item of a membership. */
 export interface Access {
   readonly policy: Resource
   readonly variables: Variables
@@ -30,7 +29,7 @@ export interface Access {
 
 interface CompiledPolicy {
   readonly rules: Rules
-  /** One sentence an entry that grants nothing; for the log. */
+  /** One sentence per entry that grants nothing, for the log. */
   readonly warnings: readonly string[]
 }
 
@@ -45,7 +44,6 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
       try {
         grants.push(compileEntry(entry, policy, variables, source))
       } catch (error) {
-        // The message quotes the policy's own text, and no data.
         const reason = error instanceof Error ? error.message : 'it cannot be read'
         warnings.push(`${source} grants nothing: ${reason}`)
       }
@@ -61,7 +59,7 @@ function policyEntries(policy: Resource): readonly unknown[] {
   return Array.isArray(policy.resource) ? policy.resource : []
 }
 
-/** All resources of a type, or of all for `*`. */
+/** Grants every resource of a type, or of all types for `*`. */
 export function plainGrant(
   type: string,
   interactions: readonly Interaction[],
@@ -81,7 +79,6 @@ export function plainGrant(
   }
 }
 
-/** Throws what is wrong with the entry. */
 function compileEntry(
   entry: unknown,
   policy: Resource,
@@ -151,7 +148,7 @@ function readPaths(type: string, value: unknown): readonly string[] {
   })
 }
 
-/** Words that FHIRPath and the write itself give a meaning to. */
+/** Names with a meaning in FHIRPath or in the write itself. */
 const ENVIRONMENT = /^(before|after|resource|rootResource|context|ucum|sct|loinc|vs-.*|ext-.*)$/
 
 function compileConstraint(
@@ -180,7 +177,7 @@ function compileConstraint(
   return { name: typeof name === 'string' ? name : undefined, run, variables }
 }
 
-/** Values for variables, which are only known when a membership names the policy: one of these has to fit. */
+/** Trial values: the real ones are known only when a membership names the policy. One of them must fit. */
 const PLACEHOLDERS = ['Patient/1', '2000-01-01', '1']
 
 /** Errors: 400 naming the entries. */
@@ -214,7 +211,7 @@ function findProblem(
   return undefined
 }
 
-/** Each parameter of the criteria by itself: what fits the variable of one may not fit that of another. */
+/** Splits criteria into parameters, because a value that fits one variable may not fit another. */
 function splitCriteria(entry: unknown): readonly unknown[] {
   if (!isObject(entry) || typeof entry.criteria !== 'string') return [entry]
   const question = entry.criteria.indexOf('?') + 1
@@ -258,7 +255,7 @@ const POLICIES: Readonly<Record<string, Resource>> = {
   },
 }
 
-/** Patients and their relatives see what is the patient's; undefined: no policy, so everything. */
+/** Returns the built-in access of patients and related persons to the patient's data; undefined: unrestricted. */
 export function builtInAccess(projectId: string, profile: Resource): Access | undefined {
   const policy = POLICIES[profile.resourceType]
   if (policy === undefined) return undefined
@@ -266,11 +263,10 @@ export function builtInAccess(projectId: string, profile: Resource): Access | un
   return { policy, variables: policyVariables(projectId, reference, profilePatient(profile), []) }
 }
 
-/** `Patient/id` that `%patient` stands for when no parameter says so. */
 export function profilePatient(profile: Resource): string | undefined {
   if (profile.resourceType === 'Patient') return `Patient/${profile.id}`
   if (profile.resourceType !== 'RelatedPerson') return `${profile.resourceType}/${profile.id}`
-  // A stored RelatedPerson has one patient, by the standard.
+  // RelatedPerson.patient is mandatory.
   const { patient } = profile as { patient?: { reference?: string } }
   return parseReference(patient?.reference)?.type === 'Patient' ? patient?.reference : undefined
 }

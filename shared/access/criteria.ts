@@ -1,7 +1,4 @@
-/**
- * The criteria of a policy entry: a search string → Criteria, as a query would be read, once its variables have
- * their values.
- */
+/** Parses the criteria of a policy entry after its variables are filled in. */
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
@@ -10,7 +7,7 @@ import { type Criterion, isCondition } from '../search/language/search-request.t
 import { escapeValue, unescapeValue } from '../search/language/values.ts'
 import { REGISTRY_TYPES } from './policy.ts'
 
-/** Any type has these; so an entry for `*` may use them and no others. */
+/** Parameters of every type, and so the only ones for `*`. */
 const COMMON = new Set([
   '_id',
   '_compartment',
@@ -22,7 +19,6 @@ const COMMON = new Set([
 ])
 const ANY_TYPE = 'Basic'
 
-/** Throws what is wrong with them: an Error or a 400. */
 export function parseCriteria(
   type: string,
   text: string,
@@ -33,7 +29,7 @@ export function parseCriteria(
   return pairs.flatMap((pair) => readPair(type, pair, variables))
 }
 
-/** Errors: also a pair that narrows nothing, which would let all of the type through. */
+/** Errors: also for a pair that restricts nothing, since it would grant the whole type. */
 function readPair(type: string, pair: string, variables: Variables): readonly Criterion[] {
   const equals = pair.indexOf('=')
   if (equals < 1) throw new Error(`"${pair}" is no search parameter with a value`)
@@ -43,7 +39,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   }
   const query = `${name}=${fillValue(pair.slice(equals + 1), variables)}`
   const { conditions, includes } = parseSearch(type === '*' ? ANY_TYPE : type, query, {
-    // Words are looked up in a table of their own, which an image that is yet to be written is not in.
+    // Full-text search needs a stored row.
     own: variables.own && { ...variables.own, fullText: undefined },
   })
   const [criterion] = conditions
@@ -65,7 +61,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   return [inside.length === 1 && inside[0] ? inside[0] : { kind: 'or', criteria: inside }]
 }
 
-/** Errors: what a search asks beforehand of ValueSets, and what no statement joins, would grant nothing. */
+/** Rejects criteria that need ValueSets or have no SQL, because they would grant nothing. */
 function refuseUnasked(type: string, criterion: Criterion): void {
   if (isCondition(criterion)) {
     const { code, modifier } = criterion
@@ -100,16 +96,14 @@ function refuseUnasked(type: string, criterion: Criterion): void {
 
 const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
 
-/** A bare id may be that of any compartment. */
+/** A bare id may belong to any compartment. */
 function compartmentCriteria(value: string): readonly Criterion[] {
   const names = value.includes('/') ? [value] : COMPARTMENTS.map((kind) => `${kind}/${value}`)
   return names.map((reference) => ({ kind: 'compartment', reference }))
 }
 
 export interface Variables {
-  /** Id of the Project, for `_project`; undefined: any. */
   readonly projectId: string | undefined
-  /** Search parameters of that Project's own, which criteria may name. */
   readonly own?: OwnParameters | undefined
   /** By name, or `name.id`, without the percent sign. */
   readonly values: { get(name: string): string | undefined }
@@ -117,7 +111,7 @@ export interface Variables {
 
 const VARIABLE = /%([A-Za-z_][A-Za-z0-9_-]*)(\.id(?![A-Za-z0-9_-]))?/g
 
-/** `profile` and `patient` are references; a parameter named `patient` is taken in place of the latter. */
+/** `profile` and `patient` are references; a parameter named `patient` overrides the latter. */
 export function policyVariables(
   projectId: string,
   profile: string,
@@ -143,12 +137,12 @@ export function policyVariables(
   return { projectId, values }
 }
 
-/** The value of one search parameter with its variables filled in. Throws for one that has no value. */
+/** Fills the variables into the value of one search parameter. Throws when one has no value. */
 function fillValue(text: string, { values }: Variables): string {
   return fill(text, values, (value) => encodeURIComponent(escapeValue(value)))
 }
 
-/** A reference of a policy that may be a variable. Throws for one that has no value. */
+/** Fills the variable in a reference of a policy. Throws when it has no value. */
 export function fillText(text: string, { values }: Variables): string {
   return fill(text, values, (value) => value)
 }
@@ -157,7 +151,7 @@ function fill(text: string, values: Variables['values'], write: (value: string) 
   return text.replace(VARIABLE, (whole, name: string, id: string | undefined) => {
     const value = values.get(id === undefined ? name : `${name}.id`)
     if (value !== undefined) return write(value)
-    // `%C3` is a byte in the percent-encoding of a query.
+    // `%C3` is a percent-encoded byte of a query.
     if (/^%[0-9A-Fa-f]{2}/.test(whole)) return whole
     throw new Error(`%${name}${id ?? ''} has no value`)
   })

@@ -1,4 +1,4 @@
-/** Grants: the rights that entries of a policy and scopes give, as plain values, and the areas outside of resources. */
+/** Grants: the rights from policies and scopes as plain values, and the areas outside of resources. */
 
 import { HttpError, issue, outcome } from '../core/errors.ts'
 import type { CompiledPath } from '../fhirpath/path.ts'
@@ -17,51 +17,42 @@ export const INTERACTIONS: readonly Interaction[] = [
 ]
 export const READONLY: readonly Interaction[] = ['read', 'vread', 'history', 'search']
 
-/** One entry of a policy with its parameters filled in, narrowed by scopes. */
+/** One policy entry with its parameters filled in, narrowed by scopes. */
 export interface Grant {
   /** `AccessPolicy/1 entry 0`, for logs and explanations. */
   readonly source: string
-  /** Resource type or `*`. */
   readonly type: string
   readonly interactions: ReadonlySet<Interaction>
   /** AND-ed; empty: every resource. */
   readonly criteria: readonly Criterion[]
-  /** The criteria as the policy says them. */
   readonly criteriaTexts: readonly string[]
-  /** Element paths that are taken out of every answer and stay as stored in every write. */
+  /** Element paths left out of every response and kept as stored in every write. */
   readonly hidden: readonly string[]
-  /** Element paths that stay as stored in every write. */
   readonly readonly: readonly string[]
   readonly constraints: readonly WriteConstraint[]
-  /** A reference that new resources get in `meta.accounts`. */
+  /** Reference added to `meta.accounts` of new resources. */
   readonly account: string | undefined
-  /** An entry of a policy names this type: neither `*` nor a scope does so. */
+  /** True when a policy entry names this type, not `*` or a scope. */
   readonly isNamed: boolean
 }
 
 export interface WriteConstraint {
   readonly name: string | undefined
   readonly run: CompiledPath
-  /** The variables of the policy; each write adds `%before` and `%after`. */
+  /** Variables of the policy; each write adds `%before` and `%after`. */
   readonly variables: Readonly<Record<string, string>>
 }
 
 export interface Rules {
   readonly grants: readonly Grant[]
-  /** The grants of SMART scopes, which narrow the rights of admins, too. Undefined: without scopes. */
+  /** Grants of SMART scopes, which also narrow the rights of admins. Undefined: without scopes. */
   readonly scoped?: readonly Grant[]
 }
 
-/**
- * Areas are the actions outside of FHIR resources that a scope has to allow. Administration and changes of a
- * person's account call `requireArea`; the rights of administrators include it (`narrowed` in scopes.ts).
- */
+/** Actions outside of FHIR resources that need a scope, checked by `requireArea`. */
 export type Area = 'administration' | 'account'
 
-/**
- * The words that give an area to an app. SMART leaves words that begin with two underscores to
- * implementations: https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html
- */
+/** SMART reserves the prefix `__`: https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html */
 export const AREA_WORDS: Readonly<Record<Area, string>> = {
   administration: '__admin',
   account: '__account',
@@ -77,7 +68,7 @@ export function reaches({ areas }: Narrowed, area: Area): boolean {
   return areas.includes(area)
 }
 
-/** Errors: 403 with the word that is missing. https://datatracker.ietf.org/doc/html/rfc6750#section-3.1 */
+/** Errors: 403 with the missing word. https://datatracker.ietf.org/doc/html/rfc6750#section-3.1 */
 export function requireArea(principal: Narrowed, area: Area): void {
   if (reaches(principal, area)) return
   const word = AREA_WORDS[area]

@@ -1,14 +1,14 @@
-/** Element paths of a policy, `name` or `contact.telecom`: take them out of a resource, or keep them as they were. */
+/** Element paths of a policy (`name`, `contact.telecom`): removes them or keeps them as stored. */
 import { isDeepStrictEqual } from 'node:util'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { elementProperties } from '../fhirpath/members.ts'
 
-/** Without these a resource is none, or looks like another. */
+/** A resource cannot do without these. */
 const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/
 const PATH = /^[A-Za-z]\w*(\[x\])?(\.[A-Za-z]\w*(\[x\])?)*$/
 
-/** The path without `[x]`. Throws for what is no element of the type, or may not be hidden. */
+/** Returns the path without `[x]`. Throws for an unknown element, or one that must stay visible. */
 export function checkPath(type: string, path: string): string {
   if (!PATH.test(path)) throw new Error(`"${path}" is no element path`)
   const plain = path.replaceAll('[x]', '')
@@ -24,7 +24,7 @@ function isElement(owner: string, [name = '', ...below]: readonly string[]): boo
   return below.length === 0 ? forms.length > 0 : forms.some(({ type }) => isElement(type, below))
 }
 
-/** True when one path of a type is the other, a part of it, or (`value`, `valueQuantity`) a form of it. */
+/** True when one path of a type equals the other, contains it, or is a form of it (`value`, `valueQuantity`). */
 export function overlaps(type: string, a: string, b: string): boolean {
   return meet(type, a.split('.'), b.split('.'))
 }
@@ -38,13 +38,11 @@ function meet(owner: string, a: readonly string[], b: readonly string[]): boolea
   return common.some(({ type }) => meet(type, restA, restB))
 }
 
-/** Without the elements that the paths name. */
 export function withoutPaths(resource: Resource, paths: readonly string[]): Resource {
-  // Safe: no path names `resourceType`.
   return cut(resource, pathTree(resource.resourceType, paths)) as Resource
 }
 
-/** Returns what is left of a member: `all` of it, undefined for nothing; `value` is read only where it matters. */
+/** Returns the rest of a member: `all` of it, undefined for nothing. `value` is read only if needed. */
 export function cutBelow(
   type: string,
   paths: readonly string[],
@@ -58,7 +56,7 @@ export function cutBelow(
   return isEmpty(rest) ? undefined : rest
 }
 
-/** Members of a resource that the paths name, if none of them names a part of one only. */
+/** Returns the members that the paths name, if no path names a part of one. */
 export function wholeMembers(
   type: string,
   paths: readonly string[],
@@ -70,8 +68,8 @@ export function wholeMembers(
 }
 
 /**
- * `next` with the elements of the paths as `stored` has them, absent ones included. Items of a list
- * are known again by all else that they hold, then by their place; what is new holds none of them.
+ * Absent elements stay absent. List items are matched by their visible content, then by position; new ones get
+ * nothing.
  */
 export function keepPaths(
   next: Resource,
@@ -79,11 +77,10 @@ export function keepPaths(
   paths: readonly string[],
 ): Resource {
   if (paths.length === 0) return next
-  // Safe, as above.
   return restore(next, stored, pathTree(next.resourceType, paths)) as Resource
 }
 
-/** Property → what is meant below it; empty: all of it. */
+/** Property → tree below it; empty: the whole property. */
 type Tree = Map<string, Tree>
 
 const trees = new WeakMap<readonly string[], Map<string, Tree>>()
@@ -92,7 +89,7 @@ function pathTree(type: string, paths: readonly string[]): Tree {
   const known = trees.get(paths)?.get(type)
   if (known !== undefined) return known
   const root: Tree = new Map()
-  // Shorter ones first: what is below a whole element adds nothing.
+  // Shorter ones first: a whole element includes its parts.
   const sorted = paths.map((path) => path.split('.')).sort((a, b) => a.length - b.length)
   for (const steps of sorted) if (isResourceType(type)) plant(root, type, steps)
   const byType = trees.get(paths) ?? new Map<string, Tree>()
@@ -102,7 +99,6 @@ function pathTree(type: string, paths: readonly string[]): Tree {
 
 function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string[]): void {
   const forms = elementProperties(owner, step)
-  // An element of the platform's own that no definition has.
   if (forms.length === 0 && below.length === 0) tree.set(step, new Map())
   for (const { property, type } of forms) {
     const branch = tree.get(property)
@@ -113,7 +109,7 @@ function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string
   }
 }
 
-/** `_name` goes the way of `name`. */
+/** `_name` follows `name`. */
 function memberBranch(tree: Tree, member: string): Tree | undefined {
   return tree.get(member.startsWith('_') ? member.slice(1) : member)
 }
@@ -133,7 +129,7 @@ function cut(value: unknown, tree: Tree): unknown {
   return Object.fromEntries(left)
 }
 
-/** Nothing but what was hidden was in it: FHIR has no empty objects or lists. */
+/** True when only hidden values were in it: FHIR has no empty objects or lists. */
 function isEmpty(value: unknown): boolean {
   if (Array.isArray(value)) return value.every(isEmpty)
   return isObject(value) && Object.keys(value).length === 0
@@ -155,7 +151,7 @@ function restore(next: unknown, stored: unknown, tree: Tree): unknown {
   for (const [name, child] of Object.entries(before)) {
     const branch = memberBranch(tree, name)
     if (branch === undefined || name in kept) continue
-    // An element of which nothing was shown cannot have been taken away on purpose.
+    // The caller saw nothing of this element, so did not remove it.
     if (branch.size === 0 || isEmpty(cut(child, branch))) kept[name] = child
   }
   return kept
@@ -171,12 +167,12 @@ function restoreItems(next: readonly unknown[], stored: readonly unknown[], tree
     if (place !== undefined) free.delete(place)
     return place
   })
-  // When nothing came or went, what is left was changed in its place.
+  // If the count is unchanged, the remaining items were edited in place.
   const changed = next.length === visible ? [...free] : []
   const kept = places.map((place, i) =>
     restore(next[i], stored[place ?? changed.shift() ?? -1], tree),
   )
-  // Nothing of these was shown, so the caller did not remove them.
+  // The caller saw nothing of these, so did not remove them.
   const unseen = stored.filter((_, i) => isEmpty(shown[i]))
   return [...kept.filter((item) => !isEmpty(item)), ...unseen]
 }

@@ -1,12 +1,12 @@
 /**
- * The rights of a Principal are grants in effective order. The first grant that fits the interaction and the type,
- * and whose criteria a resource fulfils, governs it: its fields and its write constraints.
+ * Grants in effective order: the first that fits the interaction, the type and the resource decides on its fields and
+ * write constraints.
  */
 
 import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
 import type { Principal } from './principal.ts'
 
-/** Types whose rows live in the system project whatever Project they belong to. */
+/** Types stored in the system project, whatever Project they belong to. */
 export const REGISTRY_TYPES: ReadonlySet<string> = new Set([
   'Project',
   'ProjectMembership',
@@ -32,14 +32,13 @@ const PROJECT_ADMIN: ReadonlyMap<string, ReadonlySet<Interaction>> = new Map([
 
 const WRITES: ReadonlySet<Interaction> = new Set(['create', 'update', 'delete'])
 
-/** Types that members write by an entry that names the type, never by `*`; guarded/elements.ts has the reasons. */
 export const NAMED_WRITE_TYPES: ReadonlySet<string> = new Set([
   'AccessPolicy',
   'SearchParameter',
   'SmartAppLaunch',
 ])
 
-/** The table of admin and protected types first, then the policy, whatever its criteria. */
+/** Checks the table of admin and protected types, then the policy regardless of its criteria. */
 export function may(principal: Principal, type: string, interaction: Interaction): boolean {
   const { rules, isSuperAdmin, isProjectAdmin } = principal
   if (isSuperAdmin && rules === undefined) return true
@@ -58,7 +57,6 @@ export function may(principal: Principal, type: string, interaction: Interaction
   return grantsFor(principal, type, interaction)?.length !== 0
 }
 
-/** False for who may read no type at all, whatever the criteria. */
 export function mayReadAny(principal: Principal): boolean {
   const { rules } = principal
   if (rules === undefined || rules.grants.some(({ interactions }) => interactions.has('read'))) {
@@ -71,10 +69,7 @@ function needsName({ isProjectAdmin }: Principal, type: string, interaction: Int
   return !isProjectAdmin && NAMED_WRITE_TYPES.has(type) && WRITES.has(interaction)
 }
 
-/**
- * The grants to be tried for each resource, in order; without criteria it is the last. Undefined: no
- * policy applies. Whether the type is allowed at all is for `may` to say.
- */
+/** In the order to try them. Undefined: no policy applies. `may` decides on the type. */
 export function grantsFor(
   principal: Principal,
   type: string,
@@ -103,13 +98,13 @@ export function grantsFor(
 
 const tried = new WeakMap<Rules, Map<string, readonly Grant[]>>()
 
-/** An entry for the type comes before one for `*`, which never covers the registry. */
+/** An entry for the type precedes `*`, which never covers the registry. */
 function fitting(grants: readonly Grant[], type: string, interaction: Interaction) {
   const fits = grants.filter(({ interactions }) => interactions.has(interaction))
   const own = fits.filter((grant) => grant.type === type)
   const others = REGISTRY_TYPES.has(type) ? [] : fits.filter((grant) => grant.type === '*')
   const all = [...own, ...others]
-  // A Binary has no search parameters: its type and its securityContext decide.
+  // A Binary has no search parameters.
   return type === 'Binary' ? all.map((grant) => ({ ...grant, criteria: [] })) : all
 }
 
@@ -118,7 +113,7 @@ function untilPlain(grants: readonly Grant[]): readonly Grant[] {
   return plain === -1 ? grants : grants.slice(0, plain + 1)
 }
 
-// The User of a member, who is no admin: read as a whole, changed in its names.
+// A member's own User: members who are not admins read all of it and change its names.
 
 const ALLOWED: readonly Interaction[] = ['read', 'update']
 const KEPT = [
@@ -126,7 +121,7 @@ const KEPT = [
   ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
 ]
 
-/** The grants that make the member's User visible. undefined: the policy decides, as for admins and other types. */
+/** Returns undefined when the policy decides, as for admins and other types. */
 function ownUserGrants(
   principal: Principal,
   type: string,
@@ -157,7 +152,7 @@ function ownUserGrants(
 
 const made = new WeakMap<Principal, readonly Grant[]>()
 
-/** The effective policy of a Principal as AccessPolicy entries: expanded, after scopes and admin rights. */
+/** Returns AccessPolicy entries: expanded, after scopes and admin rights. */
 export function effectiveEntries(principal: Principal): readonly object[] {
   const registry = [...REGISTRY_TYPES].flatMap((resourceType) => {
     const allowed = INTERACTIONS.filter((item) => may(principal, resourceType, item))
@@ -188,11 +183,10 @@ function interactionElement(interaction: readonly Interaction[]) {
   return interaction.length === INTERACTIONS.length ? {} : { interaction }
 }
 
-/** Records of jobs: the requester reads them, admins of the Project read all; only the service writes them. */
+/** Job records: the requester and project admins read them; only the service writes them. */
 const JOBS: ReadonlySet<string> = new Set(['AsyncJob', 'BulkDataExport'])
 const JOB_LOOKS: ReadonlySet<Interaction> = new Set(['read', 'vread', 'history', 'search'])
 
-/** The grants that make this job visible. undefined: the policy decides, as for admins and other types. */
 function ownJobGrants(
   principal: Principal,
   type: string,

@@ -1,4 +1,4 @@
-/** Project resource → what the store and the rules need to know of it. */
+/** Maps a Project resource to the context that the store and the rules need. */
 
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { REGISTRY_TYPES } from './policy.ts'
@@ -9,7 +9,6 @@ import {
   SYSTEM_PROJECT_NUMBER,
 } from './principal.ts'
 
-/** `number` is the Project's row in table `tenant`. */
 export function projectContext(project: Resource, number: number): ProjectContext {
   return {
     id: project.id ?? '',
@@ -61,14 +60,14 @@ function readDefaultProfiles({ defaultProfile }: Resource): ReadonlyMap<string, 
 
 const MEMBER_QUOTA = 50_000
 
-/** Off by default: a large transaction alone would use up the default of a member. */
+/** Off by default: one large transaction would use up a member's default. */
 function projectQuota(project: Resource): ProjectContext['quota'] {
   if (systemSetting(project, 'enableFhirQuota')?.valueBoolean !== true) return undefined
   const member = wholeSetting(project, 'userFhirQuota') ?? MEMBER_QUOTA
   return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
 }
 
-/** Load units a minute of one member: the option `fhirQuota` of its UserConfiguration. */
+/** Load units a minute of one member: option `fhirQuota` of its UserConfiguration. */
 export function memberQuota(configuration: Resource | undefined): number | undefined {
   const options = Array.isArray(configuration?.option) ? configuration.option.filter(isObject) : []
   const value = options.find(({ id }) => id === 'fhirQuota')?.valueInteger
@@ -84,7 +83,6 @@ function systemSetting(project: Resource, name: string) {
   return findSetting(project.systemSetting, name)
 }
 
-/** Reads a value of `Project.setting` or `Project.systemSetting`. */
 export function findSetting(
   settings: unknown,
   name: string,
@@ -93,7 +91,6 @@ export function findSetting(
   return settings.filter(isObject).find((item) => item.name === name)
 }
 
-/** The system project as the service's own work sees it; its row is made by the first migration. */
 export const SYSTEM_PROJECT: ProjectContext = {
   id: '00000000-0000-0000-0000-000000000001',
   number: SYSTEM_PROJECT_NUMBER,
@@ -105,10 +102,10 @@ export const SYSTEM_PROJECT: ProjectContext = {
   updateAsCreate: false,
 }
 
-/** Its secret is its Project's alone, whoever is an admin elsewhere. */
+/** Never shared: its secret belongs to its Project alone. */
 const NEVER_SHARED = 'ClientApplication'
 
-/** Linked Projects that share a type with the Principal's; a super admin names Projects instead. */
+/** A super admin names Projects instead. */
 export function linkedProjects(
   { project, isSuperAdmin }: Principal,
   type: string,
@@ -118,13 +115,11 @@ export function linkedProjects(
   return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
 }
 
-/** True when Projects that link to this one see its resources of the type. */
 export function exportsType({ exportedResourceType }: Resource, type: string): boolean {
   const exports = stringItems(exportedResourceType)
   return exports.length === 0 || exports.includes(type)
 }
 
-/** The Principal in its own Project, without those it is linked to. */
 export function unlinked(principal: Principal): Principal {
   return { ...principal, project: { ...principal.project, linked: [] } }
 }

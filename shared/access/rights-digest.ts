@@ -1,8 +1,8 @@
-/** A digest of everything that decides what a member may read, to compare the rights of then with those of now. */
+/** Digest of the read rights of a member, to compare earlier rights with current ones. */
 import { createHash } from 'node:crypto'
 import type { Principal } from './principal.ts'
 
-/** Base64. Equal digests: what was made for one Principal shows nothing that the other may not see. */
+/** Base64. Equal digests mean equal visibility. */
 export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin, project }: Principal): string {
   const told = [rules?.grants, rules?.scoped].map((grants) =>
     grants

@@ -1,5 +1,5 @@
 /**
- * SMART scopes narrow what a membership may do, they never widen it.
+ * SMART scopes narrow the rights of a membership, they never widen them.
  * https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html
  */
 
@@ -35,7 +35,7 @@ const PLAIN = new Set([
 const OWN = new Set(Object.values(AREA_WORDS))
 const SMART =
   /^(patient|user|system)\/([A-Z][A-Za-z]+|\*)\.(read|write|\*|(?=[cruds])c?r?u?d?s?)(\?\S+)?$/
-/** Whoever asks for a misspelt one wants to be narrowed, so it is kept and grants nothing. */
+/** A misspelt word was meant to narrow, so it is kept and grants nothing. */
 const NEARLY_SMART = /^(patient|user|system)\//i
 const NOTHING: SmartScope = {
   context: 'user',
@@ -52,17 +52,14 @@ const LETTERS: Readonly<Record<string, readonly Interaction[]>> = {
 }
 const VERSION_1: Readonly<Record<string, string>> = { read: 'rs', write: 'cud', '*': 'cruds' }
 
-/** One SMART word of a scope, read. */
 export interface SmartScope {
   readonly context: 'patient' | 'user' | 'system'
-  /** A resource type or `*`; empty where the word cannot be read. */
+  /** A resource type or `*`; empty when unreadable. */
   readonly type: string
   readonly interactions: ReadonlySet<Interaction>
-  /** Search that narrows the word further, without its question mark. */
   readonly criteria: string | undefined
 }
 
-/** Empty: the scope narrows nothing. */
 export function smartScopes(scope: string): readonly SmartScope[] {
   return scope.split(' ').flatMap((word) => {
     const match = SMART.exec(word)
@@ -71,7 +68,6 @@ export function smartScopes(scope: string): readonly SmartScope[] {
     const letters = [...(VERSION_1[access] ?? access)]
     return [
       {
-        // The pattern allows these three alone.
         context: context as SmartScope['context'],
         type,
         interactions: new Set(letters.flatMap((letter) => LETTERS[letter] ?? [])),
@@ -81,7 +77,7 @@ export function smartScopes(scope: string): readonly SmartScope[] {
   })
 }
 
-/** The areas that a scope reaches: without SMART words all, since it narrows nothing, else those it names. */
+/** Areas of a scope: all without SMART words, since it narrows nothing; otherwise those it names. */
 function scopeAreas(scope: string): readonly Area[] {
   if (smartScopes(scope).length === 0) return AREAS
   const words = new Set(scope.split(' '))
@@ -89,8 +85,8 @@ function scopeAreas(scope: string): readonly Area[] {
 }
 
 /**
- * True when `asked` gives nothing that `granted` does not; words we do not know do not count. Without its SMART
- * words a scope would be worth more than with them.
+ * True when `asked` grants no more than `granted`. Unknown words do not count; dropping the SMART words would widen a
+ * scope.
  */
 export function isWithin(asked: string, granted: string): boolean {
   if (smartScopes(granted).length > 0 && smartScopes(asked).length === 0) return false
@@ -100,7 +96,7 @@ export function isWithin(asked: string, granted: string): boolean {
     .every((word) => word === '' || words.has(word))
 }
 
-/** True for a word of the scope that is asked for, and for a SMART word that gives no more than one of its words. */
+/** True for a requested word, or a SMART word that grants no more than a requested one. */
 export function isWordWithin(word: string, asked: string): boolean {
   if (asked.split(' ').includes(word)) return true
   const [own] = smartScopes(word)
@@ -114,7 +110,6 @@ export function isWordWithin(word: string, asked: string): boolean {
   )
 }
 
-/** Keeps the words we know, in their order; unknown ones are no error. */
 export function grantedScope(asked: string): string {
   const words = asked.split(/\s+/).filter(isKnown)
   return [...new Set(words)].join(' ')
@@ -124,10 +119,7 @@ function isKnown(word: string): boolean {
   return PLAIN.has(word) || OWN.has(word) || NEARLY_SMART.test(word)
 }
 
-/**
- * The one way a scope takes hold of a Principal: its rules, its areas, and the rights of an administrator,
- * which are worth nothing where the scope does not reach the administration. Never wider than before.
- */
+/** Applies a scope to a Principal: rules, areas and admin rights. Never widens. */
 export function narrowed<P extends Principal>(principal: P, scope: string, patient?: string): P {
   const areas = scopeAreas(scope).filter((area) => principal.areas.includes(area))
   const mayAdminister = areas.includes('administration')
@@ -143,8 +135,8 @@ export function narrowed<P extends Principal>(principal: P, scope: string, patie
 }
 
 /**
- * `rules` undefined is unrestricted; a scope without SMART words leaves them as they are. `patient` is
- * the id of the Patient in context: without one, scopes of a patient grant nothing. `profile` is who signs in.
+ * Without SMART words the rules stay. `patient`: id of the Patient in context, without which patient scopes grant
+ * nothing.
  */
 export function narrowRules(
   rules: Rules | undefined,
@@ -165,7 +157,7 @@ export function narrowRules(
   }
 }
 
-/** Returns what both allow; the order is that of `grants`, whose fields and constraints stay. */
+/** The order, fields and constraints are those of `grants`. */
 function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
   return grants.flatMap((grant) => others.flatMap((other) => both(grant, other) ?? []))
 }
@@ -204,7 +196,6 @@ function ownProfile(scope: string, profile: string | undefined): readonly Grant[
   ]
 }
 
-/** Undefined for a word that grants nothing. */
 function scopeGrant(word: SmartScope, patient: string | undefined): Grant | undefined {
   const { context, type, interactions, criteria } = word
   if (type !== '*' && !isResourceType(type)) return undefined
@@ -219,22 +210,20 @@ function scopeGrant(word: SmartScope, patient: string | undefined): Grant | unde
     const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
     return { ...plain, criteria: [...named, ...inside], criteriaTexts: [said] }
   } catch {
-    // Criteria that cannot be read might have narrowed it.
+    // Unreadable criteria might have narrowed it.
     return undefined
   }
 }
 
 /**
- * The scope of a request, on what outlives the request. A Subscription acts with the rights of its author, so
- * its `meta.author` says how far they reach; an AsyncJob is for whoever reaches as far as the one who asked for
- * it. The service alone writes both places.
+ * The scope of a request, kept in `meta.author` of a Subscription or on an AsyncJob, which outlive it. Only the
+ * service writes either.
  */
 type Scope = Pick<Principal, 'scope' | 'patient'>
 
 const SCOPE = 'https://medplum.com/fhir/StructureDefinition/author-scope'
 const PATIENT = 'https://medplum.com/fhir/StructureDefinition/author-patient'
 
-/** As the extension of what a request leaves behind; nothing for who is not narrowed. */
 export function scopeExtension(principal: Principal): { readonly extension?: readonly object[] } {
   if (principal.rules?.scoped === undefined) return {}
   const { scope, patient } = principal
@@ -246,7 +235,6 @@ export function scopedAuthor(principal: Principal): Reference {
   return { ...profileReference(principal), ...scopeExtension(principal) }
 }
 
-/** Undefined: whoever left it was not narrowed. */
 export function scopeIn(element: { readonly extension?: unknown } | undefined): Scope | undefined {
   const given = Array.isArray(element?.extension) ? element.extension.filter(isObject) : []
   const text = (url: string) => {

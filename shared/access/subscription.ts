@@ -1,4 +1,4 @@
-/** A Subscription as the service reads it. https://hl7.org/fhir/R4/subscription.html */
+/** Parses a Subscription. https://hl7.org/fhir/R4/subscription.html */
 
 import { badRequest, HttpError } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -17,47 +17,40 @@ export const SUBSCRIPTION = 'Subscription'
 export type Change = 'create' | 'update' | 'delete'
 
 export interface SubscriptionTarget {
-  /** An address, or `Bot/<id>`. */
+  /** A URL, or `Bot/<id>`. */
   readonly endpoint: string
-  /** Id of the Bot that is the endpoint. */
   readonly bot: string | undefined
-  /** In their order, as they were given. */
   readonly headers: readonly (readonly [name: string, value: string])[]
 }
 
 export interface SubscriptionTerms {
-  /** Resource type of the criteria. */
   readonly type: string
-  /** The text behind the question mark; empty: every resource of the type. */
+  /** Empty: every resource of the type. */
   readonly query: string
   readonly changes: ReadonlySet<Change>
-  /** Fires only for what is exactly true; see `%previous` and `%current`. */
+  /** Fires only for exactly `true`; see `%previous` and `%current`. */
   readonly expression: CompiledPath | undefined
   readonly attempts: number
-  /** Status codes that count as success, both ends included. */
+  /** Status codes that count as success, bounds included. */
   readonly success: readonly (readonly [low: number, high: number])[]
   readonly secret: string | undefined
   /** Undefined for channels that never fire, and for a hook without an endpoint. */
   readonly hook: SubscriptionTarget | undefined
-  /** References of which the resource must share one; empty: of any. */
+  /** The resource must share one of these references; empty: any resource. */
   readonly accounts: readonly string[]
-  /** Its bot is called before a change is made, and gets no notification of it. */
+  /** Its bot is called before a change, and is not notified of it afterwards. */
   readonly isPreCommit: boolean
-  /** Changes after this do not fire. */
+  /** Changes after this time do not fire. */
   readonly ends: Date | undefined
 }
 
 const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
-/** Extensions that hold a secret, by their addresses. */
 export const SECRETS: ReadonlySet<unknown> = new Set([
   'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
   'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret',
 ])
 const PRE_COMMIT = 'pre-commit-bot'
-/**
- * Types whose writes run no pre-commit bot, so that administrators can always repair a Project; types of the registry
- * (policy.ts) run none either.
- */
+/** Writes of these types run no pre-commit bots, so that administrators can always repair a Project. */
 const NEVER_ASKED: ReadonlySet<string> = new Set([
   'AccessPolicy',
   'ClientApplication',
@@ -68,12 +61,12 @@ const CHANGES: ReadonlySet<string> = new Set(['create', 'update', 'delete'])
 const MOST_ATTEMPTS = 18
 const ATTEMPTS = 4
 const SUCCESS = [[200, 399]] as const
-/** Names of the connection, which its ends decide. */
+/** Headers that the HTTP connection sets. */
 const REFUSED_HEADERS = new Set(['host', 'content-length', 'connection', 'transfer-encoding'])
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
 const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
 
-/** Errors: 400 for the first element that cannot be read. */
+/** Errors: 400 for the first unreadable element. */
 export function readSubscription(subscription: Resource): SubscriptionTerms {
   const criteria = typeof subscription.criteria === 'string' ? subscription.criteria : ''
   const at = criteria.indexOf('?')
@@ -100,7 +93,6 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
   }
 }
 
-/** True when the status code counts as success. */
 export function isSuccess({ success }: SubscriptionTerms, status: number): boolean {
   return success.some(([low, high]) => status >= low && status <= high)
 }
@@ -162,7 +154,7 @@ function readAttempts(subscription: Resource): number {
   throw badRequest(`Attempts are 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
 }
 
-/** An unreadable value means the default, as in existing programs. */
+/** An unreadable value means the default, for compatibility. */
 function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
   const [found] = extensionsNamed(subscription, 'subscription-success-codes')
   const text = found?.item.valueString
@@ -180,12 +172,11 @@ function readSecret(subscription: Resource): string | undefined {
   throw badRequest('A secret is a text', `${found.path}.valueString`)
 }
 
-/** True for a type whose writes run no pre-commit bot. */
 export function isNeverAsked(type: string): boolean {
   return NEVER_ASKED.has(type) || REGISTRY_TYPES.has(type)
 }
 
-/** True when the Subscription has the pre-commit extension, whatever its endpoint. */
+/** True with the pre-commit extension, whatever the endpoint. */
 export function isPreCommit(subscription: Resource): boolean {
   return extensionsNamed(subscription, PRE_COMMIT).some(({ item }) => item.valueBoolean === true)
 }
@@ -228,7 +219,6 @@ function readHeaders(header: unknown): SubscriptionTarget['headers'] {
   })
 }
 
-/** A validated instant. */
 function parseEnd({ end }: Resource): Date | undefined {
   if (typeof end !== 'string') return undefined
   const ends = new Date(end)
@@ -240,13 +230,12 @@ function accountReferences({ meta }: Resource): readonly string[] {
   return accounts.flatMap(({ reference }) => reference ?? [])
 }
 
-// The criteria of a Subscription as those of a policy, so that both are matched by the same keys.
+// Criteria are compiled like those of a policy, so the same keys match both.
 
 const PATH = 'Subscription.criteria'
-/** They shape the answer of a search, and there is none. */
 const IGNORED = /^(_count|_offset|_sort|_total|_summary|_elements|_fields|_format|_pretty)=/
 
-/** A grant that lets through what the criteria mean. Errors: 400, also for criteria that one resource cannot decide. */
+/** Errors: 400, also for criteria that one resource cannot decide. */
 export function criteriaGrant(
   { type, query }: Pick<SubscriptionTerms, 'type' | 'query'>,
   own: OwnParameters | undefined,

@@ -1,6 +1,6 @@
 /**
- * Finds the route of a FHIR request and answers it. The web server, bundle entries and the client of a bot share
- * this one router, so that all three behave the same.
+ * Routes FHIR requests. The web server, bundle entries and the bot client share this router, so that all three behave
+ * the same.
  */
 import { requireArea } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
@@ -54,13 +54,13 @@ import { handleJob, readAsyncJob } from './jobs.ts'
 import { capabilities } from './metadata.ts'
 import { operations } from './operations.ts'
 
-/** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
+/** Never throws for client errors: they are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>
   answered(request, () => {
     const hasKey = request.headers['idempotency-key'] !== undefined
     const isOnce = hasKey && isIdempotent(request, principal)
     if (!isOnce) return answer(services, principal, request)
-    // A caller that has gone comes again for the answer, so the work goes on without it.
+    // The caller may reconnect for the answer, so its disconnect does not cancel the work.
     const { signal: _, ...lasting } = request
     return answerOnce(services, principal, request, {
       answer: (inner) => answer(inner, principal, lasting, services),
@@ -69,7 +69,7 @@ export const handle: Handle = (services, principal, request) =>
     })
   })
 
-/** Inside a transaction `outer` has the services that are not: a refusal is noted even if all is undone. */
+/** Inside a transaction, `outer` has services outside it: refusals are recorded even after a rollback. */
 async function answer(
   services: Services,
   principal: Principal,
@@ -85,7 +85,7 @@ async function answer(
   return isStored(request.path) ? signed : withTracing(signed, request)
 }
 
-/** A write of resources, or a transaction: all of it goes through the Repository, and nothing else is changed. */
+/** True for writes of resources and transactions, which change nothing outside the Repository. */
 function isWhole(request: FhirRequest): boolean {
   if (JOB_PATHS.some(({ below }) => request.path.startsWith(below))) return false
   const { kind } = findRoute(request.method, request.path)
@@ -95,7 +95,7 @@ function isWhole(request: FhirRequest): boolean {
   return isTransaction && !readPreferences(request).respondAsync
 }
 
-/** `storage/{id}/{vid}` with the signature in its query: needs no Principal. */
+/** Serves `storage/{id}/{vid}` with a signature in the query, without a Principal. */
 export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
   return answered(request, () => signedContent(services, request))
 }
@@ -117,14 +117,14 @@ function failed(request: FhirRequest, error: HttpError): FhirReply {
   return wantsPretty(request) ? indented(reply) : reply
 }
 
-/** Whoever changes something says by what: events of the change carry it on. */
+/** Records the cause of a change, which its events carry. */
 function withCause(principal: Principal, request: FhirRequest): Principal {
   const { method, requestId, traceId } = request
   if (method === 'GET') return principal
   return { ...principal, cause: { depth: botCallDepth(request), traceId, requestId } }
 }
 
-/** Here and not in the parts, so that a page of resources or a bundle has all its Binaries read at once. */
+/** Signs all Binaries of a page or bundle in one read. */
 function withSigned(
   services: Services,
   principal: Principal,
@@ -132,7 +132,7 @@ function withSigned(
   reply: FhirReply,
 ): FhirReply | Promise<FhirReply> {
   const { body } = reply
-  // The answer of a bot goes out as it is.
+  // Bot replies are sent unchanged.
   const isSigned = typeof body === 'string' && namesBinary(body) && !/\$execute|^job\//.test(path)
   return isSigned ? signedReply(services, principal, { ...reply, body }) : reply
 }
@@ -146,24 +146,24 @@ async function signedReply(
   return body === reply.body ? reply : { ...reply, body }
 }
 
-/** An outcome that is a resource, or that a bot has made, is given as it is. */
+/** True for outcomes that are resources or bot results, sent unchanged. */
 function isStored(path: string): boolean {
   const [, operation] = /\$([\w-]+)/.exec(path) ?? []
   if (operation === undefined) return path.startsWith('OperationOutcome')
   return operation === 'execute' || operations.every(({ name }) => name !== operation)
 }
 
-/** Paths of jobs, which are no interactions: each is answered before anything else runs, and costs no load units. */
+/** Job paths, answered before any other work and without load units. */
 const JOB_PATHS: readonly { readonly below: string; readonly answer: Handle }[] = [
   { below: 'job/', answer: handleJob },
   { below: 'bulkdata/import/', answer: handleImport },
   { below: 'bulkdata/', answer: handleExport },
 ]
 
-/** Types whose resources are not all stored as such. */
+/** Types with resources outside the store. */
 const READS: Readonly<Record<string, typeof readAsyncJob>> = { AsyncJob: readAsyncJob }
 
-/** Answers one request. Errors: HttpError for whatever is the caller's fault. */
+/** Errors: HttpError for client errors. */
 export async function respond(
   services: Services,
   principal: Principal,
@@ -209,7 +209,7 @@ async function answerRoute(
   return finish(reply, preferences)
 }
 
-/** Kinds of routes that a replica may answer. */
+/** Routes that a replica may serve. */
 const ONLY_READ: ReadonlySet<string> = new Set([
   ...['read', 'vread', 'history', 'type-history', 'system-history'],
   ...['search', 'search-form', 'system-search', 'compartment-search'],
@@ -219,7 +219,7 @@ const ONLY_READ: ReadonlySet<string> = new Set([
 const answerEntry: Respond = (services, principal, request) =>
   answerRoute(services, principal, request, findRoute(request.method, request.path))
 
-/** The Accept of content names its media type, which is not for `readPreferences` to read. */
+/** For content, Accept names its media type and is not parsed by `readPreferences`. */
 function versionWithContent(
   { repository }: Services,
   principal: Principal,
@@ -288,7 +288,7 @@ async function run(context: FhirContext, route: InteractionRoute): Promise<FhirR
   }
 }
 
-/** Content type, applied preferences and indentation, the same for every interaction. */
+/** Applies content type, preferences and indentation. */
 function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   const { contentType, applied, pretty } = preferences
   const headers: Record<string, string> = { ...reply.headers }
@@ -357,11 +357,11 @@ function pick(
   if (kind === undefined || !Object.hasOwn(kinds, method === 'HEAD' ? 'GET' : method)) {
     throw methodNotAllowed(allowed(Object.keys(kinds)))
   }
-  // Each table above gives a kind only together with the target that it needs.
+  // Each table above pairs a kind with its target.
   return { kind, ...target } as Route
 }
 
-/** Errors: 405 for what GET begins and HEAD must not. */
+/** Errors: 405 for a GET with effects, which HEAD must not start. */
 function checkHead(route: Route): void {
   if (route.kind === 'operation' && route.operation.acts) throw notAllowed(route.operation)
 }
@@ -388,7 +388,7 @@ function operationRoute(
       candidate.on.some((on) => on.level === level && (on.type ?? target.type) === target.type),
   )
   const operation = known ?? customOperation(name)
-  // A name that nobody has defined is not found, whatever the method.
+  // Unknown names are 404 for every method.
   if (known === undefined && !operation.methods.includes(method)) throw notFound()
   if (!operation.methods.includes(method)) throw notAllowed(operation)
   const rest = segments.slice(1).join('/')

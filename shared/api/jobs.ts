@@ -1,4 +1,4 @@
-/** Status, result and cancel of an AsyncJob. Visible to its creator and to admins. */
+/** Status, result and cancellation of an AsyncJob, visible to its creator and to admins. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
@@ -79,7 +79,6 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
   const version = await repository.read(reader, 'AsyncJob', id)
   const { project, author } = platformMeta(version)
   if (version.content === undefined) throw notFound()
-  // A stored version is a resource.
   const resource = JSON.parse(version.content) as Resource
   const isAuthor = author?.reference !== undefined && author.reference === principal.profile
   const isOwn =
@@ -99,7 +98,7 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
   }
   const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
-  // The worker ends what has begun; it knows whether the work is done already.
+  // The worker ends started requests, as it knows whether the work is done.
   const isRequest = await isAcceptedRequest(services.database, id)
   const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
   try {
@@ -127,7 +126,7 @@ async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
   }
 }
 
-/** `AsyncJob/:id`: a stored one, or an export or import in the form of one. Errors: 404. */
+/** Returns a stored AsyncJob, or an export or import in its form. Errors: 404. */
 export async function readAsyncJob(context: FhirContext, id: string): Promise<FhirReply> {
   const { services, principal } = context
   const stored = await unless404(() => services.repository.read(principal, 'AsyncJob', id))
@@ -146,7 +145,7 @@ function notCancellable(status: unknown): HttpError {
   )
 }
 
-/** The reply that a waiting caller would have got. */
+/** Returns the reply of the finished job. */
 function result({ resource }: Job): FhirReply {
   if (isRunning(resource)) throw conflict('The job is still running')
   if (resource.status === 'cancelled') throw badRequest('The job was cancelled')

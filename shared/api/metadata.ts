@@ -1,7 +1,4 @@
-/**
- * The CapabilityStatement of the server: what it can do for the caller, with the search parameters of each type.
- */
-
+/** The CapabilityStatement, with the search parameters of each type. */
 import { createHash } from 'node:crypto'
 import { Cache } from '../core/cache.ts'
 import {
@@ -25,7 +22,7 @@ import { hasFullText } from '../store/rows/side-rows.ts'
 import { webSocketUrl } from '../subscriptions/socket-subscriptions.ts'
 import { operations } from './operations.ts'
 
-/** The same for every caller, also for one without a token, but for what a Project has of its own. */
+/** Public and equal for all callers, except for a Project's own definitions. */
 export async function capabilities({
   services,
   principal,
@@ -41,7 +38,7 @@ export async function capabilities({
   return textReply(200, text, { ETag: etag })
 }
 
-/** The statement changes with a release only, so that its ETag is the same on every process. */
+/** Changes per release only, so that the ETag is the same on every process. */
 const RELEASED = '2026-11-21'
 
 interface Statement {
@@ -54,7 +51,6 @@ type Make = (baseUrl: string) => object
 
 const built = new Cache<Make | OwnParameters, Statement>({ name: 'metadata', max: 50 })
 
-/** Built once a process. */
 function statement({ config }: Services, make: Make, name: Make | OwnParameters = make): Statement {
   const { baseUrl } = config
   const known = built.get(name)
@@ -105,7 +101,6 @@ function head(baseUrl: string): object {
   }
 }
 
-/** https://hl7.org/fhir/R4/extension-capabilitystatement-websocket.html */
 const WEB_SOCKET = 'http://hl7.org/fhir/StructureDefinition/capabilitystatement-websocket'
 
 function describe(baseUrl: string, own?: OwnParameters): object {
@@ -162,7 +157,7 @@ const INTERACTIONS = [
 function describeType(type: string, own: OwnParameters | undefined): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
-  // The content of a Binary is no table.
+  // The content of a Binary has no table form.
   const offered = operationsAt(type).filter(({ name }) => canSearch || name !== 'csv')
   const supported = publishedProfileUrls(type)
   return {
@@ -190,7 +185,7 @@ const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
-/** Lists operations that can be called at the level of the system, or of a type and its instances. */
+/** Lists operations of the system, or of a type and its instances. */
 function operationsAt(type: string | undefined): { name: string; definition: string }[] {
   const offered = operations.filter(({ on }) =>
     on.some(({ level, type: only }) =>
@@ -213,7 +208,7 @@ function operationDefinition(operation: Operation, type: string | undefined): st
   return `${STANDARD_OPERATIONS}${standard === 'type' ? type : standard}-${name}`
 }
 
-/** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
+/** Returns `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
 function describeSearch(type: string, own: OwnParameters | undefined): object {
   return {
     searchInclude: ['*', ...listIncludes(type, own)],
@@ -226,7 +221,7 @@ const compartments = COMPARTMENTS.map(
   (name) => `http://hl7.org/fhir/CompartmentDefinition/${name.toLowerCase()}`,
 )
 
-/** Answered for every type; the last ones shape the answer. */
+/** Common to all types; the last ones control the result. */
 const sharedParameters = [
   ['_has', 'string'],
   ['_list', 'string'],
@@ -260,7 +255,7 @@ function listIncludes(type: string, own: OwnParameters | undefined): readonly st
 
 let known: ReadonlyMap<string, readonly string[]> | undefined
 
-/** A reference to anything is left out: `*` covers it, and each would be listed at every type. */
+/** Omits references to any type: `*` covers them. */
 function referrers(): ReadonlyMap<string, readonly string[]> {
   if (known !== undefined) return known
   const found = new Map<string, string[]>()

@@ -1,5 +1,4 @@
-/** Opens the services of a process; they close in reverse order. */
-
+/** Opens the services of a process; closes them in reverse order. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { createDevices } from '../access/credentials/devices.ts'
 import { createHashing } from '../access/credentials/hashing.ts'
@@ -31,7 +30,7 @@ import { openRepository } from '../store/open-repository.ts'
 import { openOwnParameters } from '../store/rows/custom-parameters.ts'
 import { writeFeatures } from './write-features.ts'
 
-/** Why a process cannot start, in one sentence for whoever starts it. */
+/** A startup error, as one sentence for the operator. */
 export class StartError extends Error {}
 
 const RETRY_MS = 1000
@@ -114,7 +113,7 @@ async function requireRedis(redis: Redis, log: Logger): Promise<void> {
   if (unfit !== undefined) throw new StartError(unfit)
 }
 
-/** Waits for PostgreSQL and logs one line a second. */
+/** Waits for PostgreSQL; logs one line per second. */
 async function untilAnswering(database: Database, log: Logger): Promise<void> {
   const deadline = Date.now() + timings.startMs
   for (;;) {
@@ -139,7 +138,7 @@ async function requireSessions(config: Config, database: Database, log: Logger):
   const isPooled = config.databaseDirectUrl !== undefined
   const refusal = await checkPooler(database, isPooled)
   if (refusal !== undefined) throw new StartError(refusal)
-  // A pooler has many connections for few of PostgreSQL's.
+  // A pooler has more connections than PostgreSQL.
   if (isPooled) return
   const { most, used } = await connectionRoom(database)
   const { databasePool } = config

@@ -1,4 +1,4 @@
-/** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
+/** All operations of the service, for routing, the CapabilityStatement and checks. */
 
 import { execute } from '../bots/execute.ts'
 import { exportData } from '../export/export.ts'

@@ -1,4 +1,4 @@
-/** The rules and parts of writes that features register with the Repository, and the caches that a change drops. */
+/** Registers the write rules and parts of features, and the caches that a change invalidates. */
 
 import { pendingRunPart } from '../bots/async-jobs.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
@@ -12,15 +12,14 @@ import { changePart, projectRule, reindexPart, tenantPart } from '../store/write
 import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
 
 interface Settings {
-  /** Without it nobody but administrators writes programs that have a membership. */
+  /** Without it only administrators write programs with a membership. */
   readonly programRights?: ProgramRights
-  /** The address of this service. */
   readonly baseUrl?: string
-  /** Where Subscriptions may send to; only to public addresses by default. */
+  /** Allowed targets of Subscriptions; only public addresses by default. */
   readonly hookTargets?: Outbound
-  /** External attachments are fetched; not by default. */
+  /** Downloads external attachments; off by default. */
   readonly autoDownload?: boolean
-  /** Hears of each change that caches must not outlive. */
+  /** Called with each change relevant to caches. */
   readonly report?: Changes['report']
 }
 
@@ -52,3 +51,5 @@ export function writeFeatures({
     ],
   }
 }
+
+/** Invalidates the features' caches for changed resources. */

@@ -1,6 +1,6 @@
 /**
- * AsyncJob of a bot run: made when the caller is sent away with a status URL, finished
- * once, by whoever comes first. Its author is the caller, whoever writes it.
+ * AsyncJob of a bot run: created when the caller gets a status URL, and finished exactly once. Its author is the
+ * caller.
  */
 
 import {
@@ -21,9 +21,8 @@ import { addPendingRun, removePendingRun } from './pending-runs.ts'
 export interface NewJob {
   readonly runId: string
   readonly status: 'accepted' | 'active'
-  /** URL of the request. */
   readonly request: string
-  /** The queue's job as JSON text when the run may be started from it again. */
+  /** The queue job as JSON text, if the run may be started from it again. */
   readonly job: string | undefined
 }
 
@@ -42,7 +41,6 @@ export async function createAsyncJob(
   await storeAsyncJob(services, caller, made)
 }
 
-/** The AsyncJob alone, in the name of the caller. */
 export async function storeAsyncJob(
   { repository }: Services,
   caller: Principal,
@@ -72,7 +70,6 @@ export class JobFinished extends Error {
   }
 }
 
-/** Marks an accepted job as active. Errors: as `finishAsyncJob`. */
 export async function startAsyncJob(
   { repository }: Services,
   project: ProjectContext,
@@ -95,7 +92,7 @@ export interface FinishedJob {
   readonly end: JobEnd & { readonly lease?: RunLease | undefined }
 }
 
-/** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
+/** Errors: JobFinished when already finished or when `onlyIf` fails; 404 without such a job. */
 export async function finishAsyncJob(
   { repository }: Pick<Services, 'repository'>,
   project: ProjectContext,
@@ -117,7 +114,7 @@ export async function finishAsyncJob(
   })
 }
 
-/** The write that ends an AsyncJob removes the row of its run. */
+/** Removes the row of the run in the write that ends its AsyncJob. */
 export const pendingRunPart: WritePart<true> = {
   types: new Set(['AsyncJob']),
   buildRow: ({ stored, resource }) => {
@@ -135,7 +132,7 @@ function isOpen({ status }: Resource): boolean {
   return status === 'accepted' || status === 'active'
 }
 
-/** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. Errors: RunLost. */
+/** Finishes an AsyncJob with a reply; ignores a finished or missing job. Errors: RunLost. */
 export async function settleAsyncJob(
   services: Services,
   job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType' | 'lease'>,
@@ -174,7 +171,7 @@ function resultParameters({ status, kind, body = '' }: ExecuteReply): readonly u
     const resource = outcomeIn(body)
     if (resource !== undefined) return [{ name: 'outcome', resource }]
   }
-  // FHIR has no empty strings: an empty result is no parameter.
+  // FHIR has no empty strings, so an empty result has no parameter.
   return body === '' ? [] : [{ name: 'responseBody', valueString: body }]
 }
 
@@ -187,7 +184,7 @@ function outcomeIn(text: string): unknown {
   }
 }
 
-/** The service's own rights, in the name of the caller. */
+/** Returns the service's rights with the caller as author. */
 export function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
   return { ...systemPrincipal(project), profile: author }
 }

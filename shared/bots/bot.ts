@@ -1,5 +1,4 @@
-/** A Bot: which one a `$execute` means, as whom it runs, where its code is, and what its runs may use. */
-
+/** Resolves the Bot of a `$execute`, its identity, code and limits. */
 import { callerKey, type Principal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
@@ -17,11 +16,11 @@ export interface FoundBot {
   readonly projectId: string
 }
 
-/** A deployment of another process is in use within this time plus one read. */
+/** A deployment by another process takes effect within this time plus one read. */
 const FRESH_MS = 500
 const CACHED_BOTS = 5000
 
-/** A hot bot costs its callers no statement. Entries are a caller's own. */
+/** One cache per process, with entries per caller: calls of a hot bot need no statement. */
 const cache = new Cache<string, Promise<FoundBot>>({
   name: 'bots-by-caller',
   max: CACHED_BOTS,
@@ -29,7 +28,7 @@ const cache = new Cache<string, Promise<FoundBot>>({
   types: ['Bot'],
 })
 
-/** Errors: 400 without id and identifier, 404 and 403 of the read. */
+/** Errors: 400 without id and identifier; 404 and 403 of the read. */
 export function findBot(call: OperationCall): Promise<FoundBot> {
   const { services, principal, id, request } = call
   const identifier = request.query.get('identifier')
@@ -44,7 +43,7 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
       ? findByIdentifier(services, principal, identifier ?? '')
       : services.repository.read(principal, 'Bot', id).then(toFoundBot)
   cache.set(key, found)
-  // A failure is not kept: the bot may be there, or be allowed, the next moment.
+  // Failures are not cached.
   found.catch(() => cache.delete(key))
   return found
 }
@@ -54,7 +53,6 @@ export function toFoundBot(version: Version): FoundBot {
   if (version.content === undefined) throw notFound()
   const projectId = platformMeta(version).project
   if (projectId === undefined) throw new Error(`Bot/${version.id} is in no project`)
-  // A stored version of type Bot with its own id.
   const bot = JSON.parse(version.content) as FoundBot['bot']
   return { bot, version: version.ver, projectId }
 }
@@ -132,8 +130,8 @@ export async function requireCode(
 }
 
 /**
- * The Bot's membership in the Project of the caller, else in its own; else the caller's, within the caller's scope.
- * Errors: those of `requireCode`.
+ * Resolves the run-as membership: the Bot's in the caller's Project or in its own, otherwise the caller's, within the
+ * caller's scope. Errors: as `requireCode`.
  */
 export async function resolveRunAs(
   services: Services,
@@ -147,7 +145,6 @@ export async function resolveRunAs(
   return toActing(own?.principal ?? principal)
 }
 
-/** The Bot's membership in the first of the Projects that has one. */
 export async function findBotMembership(
   { principals }: Services,
   botId: string,
@@ -160,7 +157,6 @@ export async function findBotMembership(
   return undefined
 }
 
-/** Errors: 403 for the service's own work. */
 export function toActing({ membershipId, scope, patient }: Principal): Acting {
   if (membershipId === undefined) throw new HttpError(403, badRequest('No membership').outcome)
   return { membershipId, scope, patient }
@@ -182,7 +178,7 @@ const MEMORY_MAX_MB = 512
 const QUEUE_SECONDS = 3600
 const ATTEMPTS_MAX = 20
 
-/** Limits of one run; values above the server's own are capped. */
+/** Returns the limits of a run, capped by the server's. */
 export function botLimits(bot: Resource, config: Config): BotLimits {
   const seconds = positive(bot.timeout)
   return {
@@ -200,34 +196,34 @@ export function botLimits(bot: Resource, config: Config): BotLimits {
   }
 }
 
-/** How long a run may wait for a worker, in ms. */
+/** Returns the maximum wait for a worker in ms. */
 export function maxQueueMs(bot: Resource): number {
   return Math.min(setting(bot, 'maxQueueSeconds') ?? QUEUE_SECONDS, QUEUE_SECONDS) * 1000
 }
 
-/** How many runs of the bot may be active at once; Infinity where nobody has set it. */
+/** Returns the limit on concurrent runs of the bot; Infinity if not set. */
 export function maxConcurrency(bot: Resource, config: Config): number {
   return setting(bot, 'maxConcurrency') ?? (config.botConcurrency || Number.POSITIVE_INFINITY)
 }
 
-/** Whether each run gets an isolate that no other has used. */
+/** True when each run needs a new isolate. */
 export function needsFreshIsolate(bot: Resource): boolean {
   return botExtension(bot, 'fresh')?.item.valueBoolean === true
 }
 
-/** Whether its runs may share an isolate, each in a context of its own. */
+/** True when concurrent runs may share an isolate, in separate contexts. */
 export function sharesIsolate(bot: Resource): boolean {
   return botExtension(bot, 'concurrent')?.item.valueBoolean === true
 }
 
-/** How often an asynchronous run that fails is made in all. */
+/** Returns the total attempts of a failing asynchronous run. */
 export function maxAttempts(bot: Resource): number {
   return Math.min(setting(bot, 'retry') ?? 1, ATTEMPTS_MAX)
 }
 
 /**
- * Id of the Binary that holds the deployed code, `inline` for the deprecated `code`, undefined
- * without any; null when `executableCode` names something that is not a Binary.
+ * Returns the id of the Binary with the deployed code, `inline` for the deprecated `code`, undefined without code, or
+ * null when `executableCode` names no Binary.
  */
 export function codeLocation(
   bot: Resource,

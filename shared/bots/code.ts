@@ -1,23 +1,23 @@
-/** Bot code as text: which module format it has, and whether it can run here. */
+/** Module format and checks of bot code. */
 import { type AnyNode, type Position, type Program, parse } from 'acorn'
 import { badRequest } from '../core/errors.ts'
 import { checkImports, walk } from './imports.ts'
 
 export type CodeFormat = 'commonjs' | 'module'
 
-/** By file name where it tells, else by what the text contains. */
+/** Returns the format by file name, or by content when the name is ambiguous. */
 export function codeFormat(code: string, filename: string): CodeFormat {
   if (/\.c[jt]s$/i.test(filename)) return 'commonjs'
   if (/\.m[jt]s$/i.test(filename)) return 'module'
-  // Bundlers that save space put it behind a semicolon.
+  // Minifying bundlers put it after a semicolon.
   const hasExport =
     /(?:^|[;}])\s*export\s*(?:[{*]|(?:default|const|let|var|async|function|class)\b)/m.test(code)
   return hasExport && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
 }
 
 /**
- * Answers what to warn of: modules that are not there throw only when a run reaches them. Errors: 400 for a syntax
- * error, a name that a module does not export or a missing `handler`.
+ * Returns warnings: missing modules throw only when reached. Errors: 400 for a syntax error, a missing export or a
+ * missing `handler`.
  */
 export function checkCode(code: string, filename: string): readonly string[] {
   const format = codeFormat(code, filename)
@@ -52,7 +52,7 @@ function parseCode(code: string, filename: string, format: CodeFormat): Program 
 function exportsHandler(program: Program): boolean {
   return program.body.some((node) => {
     if (node.type === 'ExportDefaultDeclaration') return true
-    // The exports of another module are not known here; the sandbox will find out.
+    // Exports of another module are unknown here; the sandbox checks them.
     if (node.type === 'ExportAllDeclaration') return true
     if (node.type !== 'ExportNamedDeclaration') return false
     const { declaration } = node
@@ -69,7 +69,7 @@ function exportsHandler(program: Program): boolean {
   })
 }
 
-/** True, too, for what only running it would tell: `module.exports = made()`, `define(exports, …)`. */
+/** True also where only execution can tell: `module.exports = made()`, `define(exports, …)`. */
 function assignsHandler(program: Program): boolean {
   let isFound = false
   walk(program, (node) => {

@@ -1,4 +1,4 @@
-/** Operations of a Project's own: an OperationDefinition that names the Bot which carries it out. */
+/** Custom operations: an OperationDefinition that names the Bot behind it. */
 import { oldestFirst } from '../access/guarded/definitions.ts'
 import { implementationReferences } from '../access/guarded/elements.ts'
 import { may } from '../access/policy.ts'
@@ -20,7 +20,7 @@ import { execute } from './execute.ts'
 
 const LEVELS = ['system', 'type', 'instance']
 
-/** Hands the operation's input to the Bot as it is. Errors: 404 when no definition fits. */
+/** Passes the operation's input to the Bot unchanged. Errors: 404 without a matching definition. */
 export function customOperation(name: string): Operation {
   return {
     name,
@@ -36,7 +36,7 @@ export function customOperation(name: string): Operation {
       const { repository } = services
       const type = 'OperationDefinition'
       const found = await findAll(repository, principal, type, [condition])
-      // A later definition of the code must not take calls over.
+      // A later definition with the same code must not take over calls.
       const [definition] = oldestFirst(
         found.filter((item) => fits(item, call) && implementingBotId(item) !== undefined),
       )
@@ -47,7 +47,7 @@ export function customOperation(name: string): Operation {
   }
 }
 
-/** Operations that programs written for Medplum call, and what there is instead. */
+/** Medplum operations without an equivalent here, and their alternatives. */
 const ELSEWHERE: readonly (readonly [name: RegExp, instead: string])[] = [
   [/^db-/, 'use the tools of PostgreSQL'],
   [/^explain$/, 'add _explain=true to the search'],
@@ -60,14 +60,14 @@ const ELSEWHERE: readonly (readonly [name: RegExp, instead: string])[] = [
   ],
 ]
 
-/** A name that nobody knows is 404; one that others know says what to do. */
+/** Returns 404 for an unknown name, or advice for a Medplum operation. */
 function absent(name: string, { type }: OperationCall): HttpError {
   const ofAgent = type === 'Agent' ? 'there are no Agents; use a Bot' : undefined
   const instead = ofAgent ?? ELSEWHERE.find(([known]) => known.test(name))?.[1]
   return instead === undefined ? notFound() : notSupported(`$${name} is not offered: ${instead}`)
 }
 
-/** A failure, a 202 or an outcome goes out as it is. Errors: 400 for an answer that does not fit. */
+/** Passes failures, 202 and outcomes unchanged. Errors: 400 for a result that does not match the definition. */
 function withOutput(definition: Resource, reply: FhirReply): FhirReply {
   if (reply.status !== 200 || typeof reply.body !== 'string') return reply
   const isJson = reply.headers['Content-Type']?.includes('json') === true
@@ -79,12 +79,12 @@ function withOutput(definition: Resource, reply: FhirReply): FhirReply {
 }
 
 /**
- * https://hl7.org/fhir/R4/operationdefinition-definitions.html#OperationDefinition.system; what is retired
- * "should no longer be used": https://hl7.org/fhir/R4/codesystem-publication-status.html
+ * Retired definitions "should no longer be used": https://hl7.org/fhir/R4/codesystem-publication-status.html
+ * Levels: https://hl7.org/fhir/R4/operationdefinition-definitions.html#OperationDefinition.system
  */
 function fits(definition: Resource, { type, id }: OperationCall): boolean {
   if (definition.status === 'retired') return false
-  // One that declares no level is called by its name alone.
+  // A definition without levels is matched by name only.
   if (LEVELS.every((level) => definition[level] !== true)) return true
   if (type === undefined) return definition.system === true
   const types = Array.isArray(definition.resource) ? definition.resource : []
@@ -108,7 +108,7 @@ interface Out {
   readonly parts: readonly Out[]
 }
 
-/** Undefined for an operation that declares no output: the answer stays as it is. Errors: 400 where it does not fit. */
+/** Returns undefined for an operation without declared output, whose result stays unchanged. Errors: 400 for a mismatch. */
 function toOperationOutput(definition: Resource, value: unknown): unknown {
   const outs = parseOutputParameters(definition.parameter, true)
   const [only, second] = outs

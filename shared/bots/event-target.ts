@@ -1,4 +1,4 @@
-/** The Bot that a Subscription starts, and as whom it runs. */
+/** The Bot that a Subscription starts, and its run-as session. */
 import { scopeIn } from '../access/scopes.ts'
 import { HttpError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
@@ -7,24 +7,23 @@ import type { Services } from '../request/services.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { codeLocation, findBotMembership } from './bot.ts'
 
-/** A Bot that may be run, and as whom. */
 export interface BotTarget {
   readonly bot: Resource & { readonly id: string }
   readonly version: number
   readonly projectId: string
-  /** The session of the run: its membership, and the policy that decides what of the resource it gets. */
+  /** The run's membership and the policy that filters the resource. */
   readonly session: Session
 }
 
-/** Why none is run. */
+/** Why no Bot can run. */
 export interface MissingTarget {
-  /** Its Project has no bots any more. */
+  /** Bots are disabled in its Project. */
   readonly isDisabled: boolean
   readonly text: string
 }
 
 /**
- * Finds whose rights a Subscription has, in a Project, within the scope that it was written in; undefined without an
+ * Returns the session of a Subscription's author in a Project, within the scope of its creation; undefined without an
  * active membership.
  */
 export async function resolveAuthorSession(
@@ -45,7 +44,7 @@ export async function resolveAuthorSession(
   return isSuperAdmin || project.number === projectNumber ? session : undefined
 }
 
-/** The Bot as the author of the Subscription sees it. */
+/** Finds the Bot with the author's access. */
 export async function findTarget(
   services: Services,
   author: Session,
@@ -57,7 +56,6 @@ export async function findTarget(
     throw error
   })
   if (version?.content === undefined) return { isDisabled: false, text: 'The Bot is not visible' }
-  // A stored version of type Bot with its own id.
   const bot = JSON.parse(version.content) as BotTarget['bot']
   const projectId = platformMeta(version).project ?? ''
   const project = await principals.project(projectId)

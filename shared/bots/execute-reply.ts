@@ -1,6 +1,6 @@
 /**
- * A request → `event.input`, and the handler's result → HTTP. A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
- * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
+ * Converts a request to `event.input`, and the handler's result to HTTP. A failed bot returns 400, since SDKs retry
+ * 5xx. A run lost in a crash returns 500: the caller decides whether to retry.
  */
 import { isUtf8 } from 'node:buffer'
 import { allOk, badRequest, unavailable, unsupportedMediaType } from '../core/errors.ts'
@@ -16,11 +16,11 @@ const TEXT_TYPE = 'text/plain; charset=utf-8'
 
 /** The parts of the request that the reply depends on. */
 interface ReplyRequest extends Pick<FhirRequest, 'headers'> {
-  /** A Binary is answered as its content, unless FHIR JSON is asked for. */
+  /** A Binary is returned as its content unless FHIR JSON is requested. */
   readonly wantsContent: boolean
 }
 
-/** Content of a stored Binary; undefined when the caller may not see it. */
+/** Reads a stored Binary; undefined without access. */
 type ReadBinary = (id: string) => Promise<Buffer | undefined>
 
 /** Errors: 503 when the handler was never called. */
@@ -57,7 +57,7 @@ function stringType(text: string, { headers }: ReplyRequest): string {
 }
 
 function isJsonText(text: string): boolean {
-  // Most strings are prose; only what can begin a JSON text is worth parsing.
+  // Most strings are prose; parses only possible JSON.
   if (!/^\s*["{[\-\dtfn]/.test(text)) return false
   try {
     JSON.parse(text)
@@ -72,7 +72,7 @@ async function encodeJson(
   asked: ReplyRequest,
   readBinary: ReadBinary,
 ): Promise<FhirReply> {
-  // Parsed only when a resource may be in it: the text itself goes out as it came.
+  // Parsed only if it may contain a resource; otherwise the text is unchanged.
   if (!text.startsWith('{') || !text.includes('"resourceType"')) {
     return answer(200, JSON_TYPE, text)
   }
@@ -100,7 +100,7 @@ function answer(status: number, type: string, body: string | Buffer): FhirReply 
   return { status, headers: { 'Content-Type': type }, body }
 }
 
-// Request → `event.input`, as text that the sandbox parses.
+// Request → `event.input`, as text for the sandbox to parse
 
 interface ExecuteInput {
   readonly kind: ExecuteJob['inputKind']
@@ -109,7 +109,6 @@ interface ExecuteInput {
 
 const HL7 = 'x-application/hl7-v2+er7'
 
-/** Errors: 400 when the body is not what its content type says, 415 for a character set that is not read. */
 export function readInput(request: FhirRequest): ExecuteInput {
   if (request.method === 'GET') return json(stringMap(request.query))
   const { body } = request
@@ -132,23 +131,22 @@ export function readInput(request: FhirRequest): ExecuteInput {
 }
 
 const UTF_8 = ['utf-8', 'utf8', 'us-ascii', 'ascii', 'unicode utf-8']
-/** Senders that say the first mean the second, as browsers take it: https://encoding.spec.whatwg.org/#names-and-labels */
+/** Labels that mean windows-1252 in practice, as in browsers: https://encoding.spec.whatwg.org/#names-and-labels */
 const WESTERN = ['iso-8859-1', 'iso8859-1', 'latin1', '8859/1', 'windows-1252', 'cp1252']
 const windows1252 = new TextDecoder('windows-1252')
 
-/** In lower case; undefined when the header names none. */
+/** Returns lower case; undefined when the header names none. */
 function parseCharset(contentType = ''): string | undefined {
   return /;\s*charset\s*=\s*"?([^";]+)"?/i.exec(contentType)?.[1]?.trim().toLowerCase()
 }
 
-/** MSH-18, where the bytes are not UTF-8: many senders leave it as it was when they turn a message into UTF-8. */
+/** Returns MSH-18 unless the bytes are UTF-8: many senders keep a stale value when they convert to UTF-8. */
 function charsetOfMessage(body: Buffer | string): string | undefined {
   if (typeof body === 'string' || isUtf8(body)) return undefined
   const header = body.subarray(0, body.indexOf('\r') + 1 || body.length).toString('latin1')
   return header.split(header.charAt(3))[17]?.split('~', 1)[0]?.trim().toLowerCase() || undefined
 }
 
-/** Errors: 400, 415. */
 function textIn(body: Buffer | string, charset = 'utf-8'): string {
   if (UTF_8.includes(charset) || typeof body === 'string') return decodeText(body)
   if (WESTERN.includes(charset)) return windows1252.decode(body)
@@ -156,7 +154,7 @@ function textIn(body: Buffer | string, charset = 'utf-8'): string {
   throw unsupportedMediaType(`Text may be in UTF-8, ISO-8859-1 or windows-1252, not in ${shown}`)
 }
 
-/** Lower case, without parameters; empty when there is none. */
+/** Returns lower case without parameters; empty when absent. */
 function mediaType(contentType: string | undefined): string {
   return (contentType?.split(';')[0] ?? '').trim().toLowerCase()
 }
@@ -166,8 +164,8 @@ function isJson(type: string): boolean {
 }
 
 /**
- * The text is handed on as it came; it is parsed here only to refuse what is no JSON. A resource keeps to the rules of
- * resources; of other JSON, which is the bot's to understand, the sandbox keeps the last value of a repeated name.
+ * Validates JSON and passes the text on unchanged. Resources follow the rules of resources; in other JSON the sandbox
+ * keeps the last value of a repeated name.
  */
 function parsed(text: string, type: string): ExecuteInput {
   if (type === 'application/fhir+json') {
@@ -186,7 +184,7 @@ function json(value: unknown): ExecuteInput {
   return { kind: 'json', text: JSON.stringify(value) }
 }
 
-/** A repeated name becomes an array of strings. */
+/** Repeated names become arrays. */
 function stringMap(params: URLSearchParams): Record<string, string | string[]> {
   const entries = [...new Set(params.keys())].map((name) => {
     const values = params.getAll(name)
@@ -197,7 +195,7 @@ function stringMap(params: URLSearchParams): Record<string, string | string[]> {
 
 const PRIVATE_HEADERS = new Set(['authorization', 'proxy-authorization', 'cookie'])
 
-/** Headers a bot may see; a bot that runs as its caller also sees the caller's cookies. */
+/** Returns the headers visible to a bot; a bot that runs as its caller also sees cookies. */
 export function visibleHeaders(
   headers: FhirRequest['headers'],
   keepCookie: boolean,

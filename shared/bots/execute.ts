@@ -31,21 +31,20 @@ export const execute: Operation = {
   },
 }
 
-/** The parts of an OperationCall that a run needs. */
 export interface RunCall
   extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'> {
-  /** A web hook's caller is no FHIR client: a Binary is answered as its content. */
+  /** A webhook's caller is not a FHIR client: a Binary is returned as its content. */
   readonly isWebhook?: true
 }
 
-/** The reply of the run, or 202 by what the caller prefers and how long it takes. */
+/** Returns the run's reply, or 202 depending on the caller's preference and the run's duration. */
 export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
   const prefer = readPrefer(call.request.headers.prefer)
   if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
   return await runNow(call, found, job, prefer)
 }
 
-/** Errors: 400 for a body that cannot be read and for bots that call each other without end. */
+/** Errors: 400 for an unreadable body and for call chains that are too deep. */
 export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
   const { principal, request, rest } = call
   const { kind, text } = readInput(request)
@@ -108,14 +107,14 @@ async function runNow(
   return { ...encoded, headers }
 }
 
-/** Redis was lost on the way: the run may have been made, and a repeat under the same key must not make another. */
+/** After a loss of Redis the run may have been made, and a repeat under the same key must not make another. */
 function interruptedIfKeyed({ request }: RunCall, job: ExecuteJob, error: unknown): ExecuteReply {
   const isLost = error instanceof HttpError && error.status === 503 && error.cause !== undefined
   if (isLost && request.headers['idempotency-key'] !== undefined) return interrupted(job.runId)
   throw error
 }
 
-/** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */
+/** At the end of the wait, continues the run under a status URL, or cancels it when 202 is not wanted. */
 async function sendAway(
   call: RunCall,
   found: FoundBot,
@@ -193,7 +192,7 @@ interface Prefer {
   readonly waitMs: number | undefined
 }
 
-/** A list of preferences with parameters: https://www.rfc-editor.org/rfc/rfc7240#section-2 */
+/** Parses preferences with parameters: https://www.rfc-editor.org/rfc/rfc7240#section-2 */
 function readPrefer(header: string | undefined): Prefer {
   const items = (header ?? '').split(/[,;]/).map((item) => item.trim().toLowerCase())
   const waits = items.flatMap((item) => /^wait\s*=\s*"?(\d{1,9})"?$/.exec(item)?.[1] ?? [])

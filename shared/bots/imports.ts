@@ -1,4 +1,4 @@
-/** The imports of a bot, compared at deploy with what the sandbox has. */
+/** Checks a bot's imports against the sandbox at deployment. */
 import type { AnyNode, Node, Program } from 'acorn'
 import { badRequest } from '../core/errors.ts'
 import { moduleExports } from './modules.ts'
@@ -6,9 +6,8 @@ import { moduleExports } from './modules.ts'
 const MOST_WARNINGS = 20
 
 /**
- * Answers the modules, and the names read from one, that are not there, with their places: bundles reach for more than
- * they need, inside `try` or in code that never runs. Errors: 400 for a name that an `import` takes from a module
- * which does not have it, as nothing of such a bot could run.
+ * Returns missing modules and names with their places, as warnings: bundles refer to unused modules, inside `try` or in
+ * dead code. Errors: 400 for a missing name in an `import`, which would prevent any run.
  */
 export function checkImports(program: Program, filename: string): readonly string[] {
   const warnings = new Set<string>()
@@ -34,7 +33,7 @@ function placed(filename: string, node: Node, text: string): string {
 
 interface Import {
   readonly module: string
-  /** Names that are certain; a namespace or a computed access names none. */
+  /** Only certain names; none for a namespace or computed access. */
   readonly names: readonly string[]
 }
 
@@ -100,7 +99,7 @@ function importedName(node: AnyNode): string {
   return node.type === 'Literal' ? String(node.value) : 'default'
 }
 
-/** Visits every node. Without recursion: nesting is the author's to choose, our stack is not. */
+/** Visits every node. Iterative, since authors control the nesting depth. */
 export function walk(root: Node, visit: (node: AnyNode) => void): void {
   const open: Node[] = [root]
   for (let node = open.pop(); node !== undefined; node = open.pop()) {

@@ -1,6 +1,6 @@
 /**
- * Inputs of runs that are kept to be run again: files in the storage, each sealed by a key of its own that
- * is in the run's row, so that a file without its row is noise.
+ * Inputs kept for replays: files in storage, each encrypted with a key in the run's row, so that a file without its row
+ * is unreadable.
  */
 import { randomBytes } from 'node:crypto'
 import { seal, unseal } from '../access/credentials/sealing.ts'
@@ -9,12 +9,11 @@ import type { Services } from '../request/services.ts'
 import type { Storage } from '../storage/storage.ts'
 import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
 
-/** The parts of a job that its bot gets. */
 export type ArchivedInput = Pick<
   ExecuteJob,
   'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'
 > & {
-  /** The input without secrets, where it had any. */
+  /** The input with secrets redacted, if it had any. */
   readonly shown?: string | undefined
 }
 
@@ -25,7 +24,6 @@ interface InputOfAttempt {
   readonly job: ExecuteJob
   readonly attempt: number
   readonly input: string | undefined
-  /** The same without secrets. */
   readonly shown: string | undefined
 }
 
@@ -50,16 +48,16 @@ export async function readArchivedInput(
   { place, key }: InputArchive,
 ): Promise<ArchivedInput> {
   const sealed = Buffer.concat(await (await storage.get(place)).toArray())
-  // Written by archiveInput: nobody else has the key.
+  // Written by archiveInput, under an authenticated key.
   return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as ArchivedInput
 }
 
-/** Forgets runs that are a week old, and their inputs. */
+/** Deletes runs older than a week, and their inputs. */
 export async function deleteOldRuns({ database, storage }: Services): Promise<void> {
   await forget(storage, await removeOldBotRuns(database))
 }
 
-/** Keeps the latest runs of each of these bots, and forgets the inputs of the others. */
+/** Keeps the latest runs of each bot and deletes the inputs of others. */
 export async function trimRuns(
   { database, storage }: Services,
   bots: readonly string[],

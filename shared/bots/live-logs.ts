@@ -1,10 +1,9 @@
 /**
- * Live logs of a bot's runs while somebody listens. Listeners say so on one channel, again and again; a worker
- * that has heard of them publishes on the channel of the bot. Without a listener nothing travels.
+ * Live logs of runs. Listeners announce themselves repeatedly on one channel; workers then publish on the bot's
+ * channel. Without a listener nothing is published.
  */
 import { type Bus, messageKind } from '../redis/bus.ts'
 
-/** One thing that happened to a run. */
 export type BotLogEvent =
   | {
       readonly type: 'start'
@@ -23,24 +22,24 @@ export type BotLogEvent =
       readonly cpuMs: number
       readonly memoryMb: number | undefined
     }
-  /** So many messages were left out: the bot says more than can be passed on. */
+  /** Messages dropped: the bot logs more than the limit. */
   | { readonly type: 'gap'; readonly messages: number }
 
 export interface BotLogMessage {
-  /** Number of the Project in which the run acts. */
+  /** Project number of the run. */
   readonly project: number
   readonly events: readonly BotLogEvent[]
 }
 
-/** The id of a bot whose runs are listened to. */
+/** Id of a bot with listeners. */
 const FOLLOW = messageKind<string>('follow')
-/** Events of the runs of a bot; its id is the address. */
+/** Events of a bot's runs, addressed by bot id. */
 const LOG = messageKind<BotLogMessage>('bot-log')
 
 const REPEAT_MS = 5000
-/** Two repeats may be missed. */
+/** Tolerates two missed repeats. */
 const FORGET_MS = 3 * REPEAT_MS
-/** The limit of one bot: more than a person reads, less than Redis would notice. */
+/** Per bot: above reading speed, below a load for Redis. */
 const LENGTH_A_SECOND = 1_000_000
 const COST_OF_A_MESSAGE = 500
 
@@ -51,7 +50,7 @@ export async function subscribeToBotLogs(
   hear: (message: BotLogMessage) => void,
 ): Promise<{ close(): void }> {
   const say = () => bus.publish(FOLLOW, botId)
-  // While Redis is away this fails, and nobody waits for it to come back.
+  // Fails while Redis is unavailable, without a retry.
   await say()
   const listening = await bus.listen(LOG, hear, botId)
   const repeat = setInterval(() => void say().catch(() => undefined), REPEAT_MS)
@@ -64,9 +63,9 @@ export async function subscribeToBotLogs(
 }
 
 export interface FollowedRuns {
-  /** True while somebody listens to the bot. */
+  /** True while the bot has a listener. */
   has(botId: string): boolean
-  /** Passes on what there is room for. */
+  /** Publishes within the limit. */
   tell(botId: string, message: BotLogMessage): void
   close(): void
 }
@@ -115,7 +114,7 @@ export async function openFollowed(bus: Bus): Promise<FollowedRuns> {
       const lengths = events.map((event) => (event.type === 'log' ? event.text.length : 0))
       budget.dropped = 0
       budget.length -= lengths.reduce((sum, length) => sum + length, COST_OF_A_MESSAGE)
-      // A live log is best effort: lines that Redis cannot take now are lost.
+      // Live logs are best effort: lines are lost while Redis is unavailable.
       bus.publish(LOG, { ...message, events }, botId).catch(() => undefined)
     },
     close() {

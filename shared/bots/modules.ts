@@ -1,7 +1,6 @@
 /**
- * The modules a bot may import and what each exports; a test holds it against the modules of the
- * sandbox. Anything else fails when the bot is deployed. Of `@medplum/core` the sandbox has the names that
- * bots use most in files of its own, written for a fast start; the others come from the published library.
+ * Importable modules and their exports, compared by a test with the sandbox; other imports fail at deployment. The
+ * sandbox implements the most used names of `@medplum/core` for a fast start; the published library provides the rest.
  */
 import {
   CORE,
@@ -12,7 +11,6 @@ import {
   PDF,
 } from './libraries/table.ts'
 
-/** The names in a text. */
 const names = (text: string): readonly string[] => text.trim().split(/\s+/)
 
 const core = names(`
@@ -28,7 +26,7 @@ const core = names(`
 
 const buffer = names('Blob Buffer File atob btoa constants default kMaxLength')
 
-/** Names of a library; see libraries/crypto. */
+/** Names of libraries/crypto. */
 const cryptoLibrary = names(`
   KeyObject constants createCipheriv createDecipheriv createPrivateKey createPublicKey createSecretKey
   createSign createVerify diffieHellman generateKeyPair generateKeyPairSync getHashes getRandomValues hkdf
@@ -51,7 +49,7 @@ const url = ['URL', 'URLSearchParams', 'default']
 
 const util = ['TextDecoder', 'TextEncoder', 'default']
 
-/** Exported names by module name, without those of the libraries. */
+/** Exported names by module, without those of libraries. */
 export const botModules: Readonly<Record<string, readonly string[]>> = {
   [CORE]: core,
   '@medplum/fhirtypes': [],
@@ -74,7 +72,7 @@ export const botModules: Readonly<Record<string, readonly string[]>> = {
   'node:util': util,
 }
 
-/** Names that a module exports; undefined when there is no such module. */
+/** Returns a module's exports; undefined for an unknown module. */
 export function moduleExports(module: string): ReadonlySet<string> | undefined {
   if (module === CORE) return new Set([...core, ...libraryNames()])
   const plain = module.replace(/^node:/, '')
@@ -84,7 +82,7 @@ export function moduleExports(module: string): ReadonlySet<string> | undefined {
   return new Set([...(own ?? []), ...libraryExports(plain), 'default'])
 }
 
-/** The libraries that an isolate gets before the code; a doubt costs its runs a few ms once. */
+/** Returns the libraries to load before the code; a false positive costs a little load time. */
 export function requiredLibraries(code: string): readonly string[] {
   const isSigning = /\b(?:crypto|subtle)\b/.test(code) && cryptoPattern.test(code)
   return [
@@ -104,7 +102,7 @@ export function usesLibrary(code: string): boolean {
 
 let foundNames: readonly string[] | undefined
 
-/** Loading the library takes 60 ms, so it is done for the first bot that names it. */
+/** Loaded on first use. */
 function libraryNames(): readonly string[] {
   foundNames ??= libraryExports(CORE).filter((name) => !core.includes(name))
   return foundNames

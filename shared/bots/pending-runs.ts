@@ -1,4 +1,4 @@
-/** The durable side of asynchronous bot runs: a row from acceptance until the AsyncJob is finished. */
+/** Durable rows of asynchronous bot runs, from acceptance until the AsyncJob is finished. */
 import {
   isFree,
   type Lease,
@@ -15,13 +15,12 @@ export interface PendingRun {
   readonly id: string
   /** Id of the Project its AsyncJob lives in. */
   readonly projectId: string
-  /** The Redis that knows its job. */
+  /** The Redis that holds its job. */
   readonly home: string
-  /** The job as JSON text; undefined for a run that must not be started a second time. */
+  /** The job as JSON text; undefined for a run that must not start again. */
   readonly job: string | undefined
 }
 
-/** A run without a worker. */
 export interface AbandonedRun extends PendingRun {
   readonly hadEffect: boolean
 }
@@ -50,13 +49,12 @@ export function pendingLease(id: string, token: number): Lease {
 
 export interface LeasedRun {
   readonly token: number
-  /** 1-based, as the bot sees it. */
   readonly attempt: number
-  /** An attempt before has perhaps changed something. */
+  /** An earlier attempt may have had an effect. */
   readonly hadEffect: boolean
 }
 
-/** Undefined while another worker has the run, unless that `isGone`, and once its AsyncJob is finished. */
+/** Returns undefined once the AsyncJob is finished, or while another worker that is not `isGone` has the run. */
 export async function leasePendingRun(
   database: Connection,
   id: string,
@@ -72,7 +70,10 @@ export async function leasePendingRun(
   return leased
 }
 
-/** Gives a run back that has not begun, or, `isAnew`, is to be made again whatever it has done. False when the lease was lost. */
+/**
+ * Releases a run that has not begun or, with `isAnew`, is to be repeated regardless of effects. False when the lease
+ * was lost.
+ */
 export async function releasePendingRun(
   database: Connection,
   id: string,
@@ -81,13 +82,13 @@ export async function releasePendingRun(
 ): Promise<boolean> {
   return await releaseLeased(database, PENDING_RUNS, pendingLease(id, token), {
     name: 'pending-run-release',
-    // The end of a lease counts as one; it is no attempt, nor is a run that has not begun.
+    // An expired lease counts as an attempt; a released or unstarted one does not.
     set: 'held = null, effect = effect and not $3, returned = returned + 1 + (not $3)::int',
     values: [isAnew],
   })
 }
 
-/** Notes that the run is about to change something. False when the lease was lost. */
+/** Notes that the run is about to have an effect. False when the lease was lost. */
 export async function recordPendingEffect(
   database: Connection,
   id: string,
@@ -114,9 +115,8 @@ interface PendingPage {
 }
 
 /**
- * Runs accepted longer ago than `olderThanMs` that no worker has, in the order of their ids, those after `after`. Runs
- * of another Redis come much later: while a deployment moves from one to the other, workers of both
- * see this table.
+ * Returns runs without a worker accepted longer ago than `olderThanMs`, in id order after `after`. Runs of another
+ * Redis are included much later: during a migration between two Redis servers workers of both read this table.
  */
 export async function pendingRuns(
   database: Connection,

@@ -1,56 +1,52 @@
-/** Records of a bot's runs: a row an attempt, for a week and at most the latest thousand of a bot. */
+/** Records of runs: a row per attempt, kept for a week and at most the latest thousand per bot. */
 import type { Connection } from '../postgres/statement.ts'
 
 const KEPT = '7 days'
 const KEPT_OF_A_BOT = 1000
-/** Rows that one statement forgets. */
+/** Rows deleted per statement. */
 const FORGOTTEN_AT_ONCE = 5000
 
 export interface BotRunRecord extends RecordedCalls {
-  /** `ok` or why it failed. */
   readonly status: string
   readonly durationMs: number
   readonly cpuMs: number
-  /** Heap at its end; absent when it was not measured. */
+  /** Heap at the end, if measured. */
   readonly memoryMb?: number | undefined
-  /** Version of the Bot. */
   readonly version: number
   readonly attempt: number
-  /** Why and how long it waited in its worker for its slot. */
+  /** Reason and duration of the wait for a slot in the worker. */
   readonly hold?: { readonly reason: string; readonly ms: number } | undefined
-  /** The way it was started. */
+  /** How the run was started. */
   readonly mode: 'sync' | 'async' | 'event' | 'schedule'
   /** `Type/id` of the caller's profile. */
   readonly requester?: string | undefined
-  /** `Type/id` of the profile that it ran as. */
+  /** `Type/id` of the run-as profile. */
   readonly runAs?: string | undefined
   readonly traceId: string
   /** The error in the caller's answer. */
   readonly error?: string | undefined
-  /** The last of it. */
   readonly log: string
   readonly archive?: InputArchive | undefined
 }
 
 export interface RecordedCalls {
-  /** The first of them. */
+  /** The first calls. */
   readonly calls?: readonly CallRecord[] | undefined
   readonly callCount?: number | undefined
 }
 
-/** A request that a run has made. Nothing of its headers and bodies is kept. */
+/** A request of a run, without headers and bodies. */
 export interface CallRecord {
   readonly method: string
-  /** Below `fhir/R4/`; of another service, the address without its query. */
+  /** Relative to `fhir/R4/`; for other services the URL without its query. */
   readonly path: string
-  /** Absent where there was no answer. */
   readonly status?: number
   readonly ms?: number
-  /** `Type/id/_history/version` of a write, `Type/id` of a deletion and of entries of a Bundle. */
+  /** `Type/id/_history/version` of a write; `Type/id` of a deletion or a Bundle entry. */
   readonly wrote?: readonly string[]
 }
 
-/** Where its input is kept, and the key that opens it: neither is of use without the other. */
+/** Location and key of an archived input. */
 export interface InputArchive {
   readonly place: string
   readonly key: string
@@ -59,14 +55,12 @@ export interface InputArchive {
 export interface BotRunRow {
   readonly bot: string
   readonly started: Date
-  /** The run id. */
   readonly id: string
-  /** Number of the Project in which it ran. */
+  /** Project number of the run. */
   readonly project: number
   readonly record: BotRunRecord
 }
 
-/** Stores rows that are not there yet. */
 export async function addBotRuns(database: Connection, rows: readonly BotRunRow[]): Promise<void> {
   await database.query({
     name: 'bot-run-add',
@@ -78,14 +72,14 @@ export async function addBotRuns(database: Connection, rows: readonly BotRunRow[
       encodeArray(rows, ({ started }) => started.toISOString()),
       encodeArray(rows, ({ id }) => id),
       encodeArray(rows, ({ project }) => project),
-      // JSON in JSON: of what an array has to escape there are only quotes and backslashes in it.
+      // Nested JSON contains only quotes and backslashes to escape in an array.
       encodeArray(rows, ({ record }) => JSON.stringify(JSON.stringify(record))),
       encodeArray(rows, ({ record }) => record.archive !== undefined),
     ],
   })
 }
 
-/** An array as PostgreSQL reads it. The driver looks through every value for what it has to escape. */
+/** Encodes a PostgreSQL array; the driver would scan every value for escapes. */
 function encodeArray(
   rows: readonly BotRunRow[],
   toValue: (row: BotRunRow) => string | number | boolean,
@@ -93,19 +87,19 @@ function encodeArray(
   return `{${rows.map(toValue).join(',')}}`
 }
 
-/** Where a page begins: behind this run. */
+/** Start of a page, after this run. */
 export type BotRunCursor = Pick<BotRunRow, 'started' | 'id'>
 
 export interface RunQuery {
   readonly bot: string
   readonly project: number | undefined
   readonly after?: BotRunCursor | undefined
-  /** The attempts of this run alone. */
+  /** Only the attempts of this run. */
   readonly id?: string | undefined
   readonly count: number
 }
 
-/** The latest first; `project` undefined: those of every Project. */
+/** Latest first; all Projects if `project` is undefined. */
 export async function findBotRuns(
   database: Connection,
   { bot, project, after, id, count }: RunQuery,
@@ -122,7 +116,7 @@ export async function findBotRuns(
   return rows.map(toRow)
 }
 
-/** The latest attempt of a run whose input is kept. */
+/** Returns the latest attempt of a run with an archived input. */
 export async function findArchivedRun(
   database: Connection,
   bot: string,
@@ -139,7 +133,7 @@ export async function findArchivedRun(
   return row && toRow(row)
 }
 
-/** Keeps the latest of each of these bots; answers where inputs of the others are. */
+/** Keeps the latest runs per bot; returns the locations of the other inputs. */
 export async function trimBotRuns(
   database: Connection,
   bots: readonly string[],
@@ -157,7 +151,7 @@ export async function trimBotRuns(
   return archivePlaces(removed)
 }
 
-/** Forgets runs that are a week old; answers where their inputs are. */
+/** Deletes runs older than a week; returns the locations of their inputs. */
 export async function removeOldBotRuns(database: Connection): Promise<readonly string[]> {
   const removed = await database.query<RemovedRow>({
     name: 'bot-run-remove-old',
@@ -175,11 +169,10 @@ interface StoredRow extends Omit<BotRunRow, 'record'> {
 }
 
 interface RemovedRow {
-  /** Null for a run whose input was not kept. */
+  /** Null without an archived input. */
   readonly record: string | null
 }
 
-// Both written by addBotRuns.
 function archivePlaces(rows: readonly RemovedRow[]): readonly string[] {
   return rows.flatMap(({ record }) => {
     const { archive } = JSON.parse(record ?? '{}') as Partial<BotRunRecord>

@@ -1,7 +1,6 @@
 /**
- * Which Bots run by themselves, and when next: a row of `schedule` each. An occurrence that is to run
- * is a row of `occurrence` until its run has ended, so that no worker and no Redis can lose it, and none
- * has it twice.
+ * Schedules of Bots: a `schedule` row each, with the next time. A due occurrence has an `occurrence` row until its run
+ * ends, so that no crash loses it and no worker runs it twice.
  */
 
 import { typeNumber } from '../fhir/definitions.ts'
@@ -20,16 +19,15 @@ import type { Connection, Statement } from '../postgres/statement.ts'
 
 export const BOT = 'Bot'
 
-/** A Bot whose time has come, or whose next time is not known yet. */
+/** A Bot that is due or not planned yet. */
 export interface DueSchedule {
   readonly project: number
-  /** Row id. */
   readonly id: string
   readonly projectId: string
-  /** Every time before this one is done. */
+  /** Earlier times are done. */
   readonly since: Date
   readonly bot: Resource
-  /** An occurrence of it has not ended. */
+  /** An earlier occurrence has not ended. */
   readonly isRunning: boolean
 }
 
@@ -37,9 +35,9 @@ export interface Plan {
   readonly project: number
   readonly id: string
   readonly since: Date
-  /** Undefined: never again. */
+  /** Undefined when no further run is planned. */
   readonly due: Date | undefined
-  /** The occurrence that is to run now. */
+  /** The occurrence to run now. */
   readonly fired: Date | undefined
 }
 
@@ -54,7 +52,7 @@ export interface Occurrence {
   readonly projectId: string
 }
 
-/** A lost job is added to the queue again after so long. */
+/** Time until a lost job is queued again. */
 const LOOK_AGAIN_MS = 10_000
 
 export const OCCURRENCES: LeaseTable = {
@@ -68,17 +66,20 @@ export const OCCURRENCES: LeaseTable = {
 export function occurrenceLease(run: string, token: number): Lease {
   return { key: [run], token }
 }
-/** Longer for a job that another Redis knows: a deployment may be moving to this one. */
+/** For a job in another Redis, as a migration may be under way. */
 const FOREIGN_MS = 30 * 60_000
 
-/** Undefined: what a write leaves as it is. What was stored before schedules were checked is none. */
+/**
+ * Returns undefined when the write leaves the schedule unchanged. Invalid schedules stored before validation count as
+ * none.
+ */
 export function scheduleChange(before: Resource | undefined, after: Resource): boolean | undefined {
   const planned = readSchedule(after)
   if (isSameSchedule(before && readSchedule(before), planned)) return undefined
   return planned !== undefined
 }
 
-/** Undefined for a stored Bot without one that can be used. */
+/** Returns undefined without a valid schedule. */
 export function readSchedule(bot: Resource): Schedule | undefined {
   try {
     return parseSchedule(bot)
@@ -92,7 +93,7 @@ export async function deleteScheduleRow(connection: Connection, id: string): Pro
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
 }
 
-/** Finds those that are missing and plans all anew, from now on. */
+/** Adds missing schedules and plans all again from now. */
 export async function rebuildSchedules(connection: Connection): Promise<void> {
   await connection.query({
     text: `insert into schedule (project, id)
@@ -108,7 +109,7 @@ const botsSql = (of: string, id: string) => `
       join resource r on r.project = ${of}.project and r.type = ${typeNumber(BOT)} and r.id = ${of}.${id}
       join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`
 
-/** The same in two steps, where Bots lie on other servers than what tells when they run. */
+/** In two steps, for Bots stored on other servers than their schedules. */
 const withBots =
   (columns: string, text: string, values: readonly unknown[]): NonNullable<Statement['apart']> =>
   async ({ query }) => {
@@ -127,7 +128,6 @@ const withBots =
     })
   }
 
-/** Locked until the transaction ends, and by one worker only. */
 export async function dueSchedules(
   connection: Connection,
   now: Date,
@@ -151,12 +151,10 @@ const dueSql = (
       where s.due is null or s.due <= $1
       order by s.due nulls first limit $2 for update of s skip locked`
 
-/** A Bot that runs by itself, as administrators see it. */
 interface ScheduledBot {
   readonly bot: Resource
-  /** Null: not planned yet, or never again. */
   readonly next: Date | null
-  /** The last of the runs that are kept. */
+  /** The latest kept run. */
   readonly last: Date | null
   readonly lastStatus: string | null
   readonly isRunning: boolean
@@ -164,7 +162,6 @@ interface ScheduledBot {
 
 const MOST_PLANNED = 1000
 
-/** Reads those of a Project, the next to run first. */
 export async function listScheduledBots(
   connection: Connection,
   project: number,
@@ -195,7 +192,6 @@ const plannedSql = (
         order by started desc limit 1) x on true
       where s.project = $1 order by next nulls last limit ${MOST_PLANNED}`
 
-/** In the transaction of `dueSchedules`. */
 export async function savePlans(
   connection: Connection,
   plans: readonly Plan[],
@@ -224,7 +220,7 @@ export async function savePlans(
   })
 }
 
-/** Takes occurrences that belong into the queue of this Redis; they come again if they do not get there. */
+/** Leases occurrences for the queue of this Redis; they return if not queued. */
 export async function claimOccurrences(
   connection: Connection,
   home: string,
@@ -257,7 +253,7 @@ const takenSql = (content: string, bots: string) => `with x as (
         from x where o.run = x.run returning o.*)
       select o.run, o.scheduled, o.attempt${content} from o ${bots}`
 
-/** Leases an attempt; undefined while another worker has it, unless that `isGone`, and when it has ended. */
+/** Leases an attempt; undefined when it has ended, or while another worker that is not `isGone` has it. */
 export async function leaseOccurrence(
   connection: Connection,
   run: string,
@@ -274,7 +270,6 @@ export async function leaseOccurrence(
   return leased?.token
 }
 
-/** A worker gives it back as if it had not been leased. */
 export async function releaseOccurrence(
   connection: Connection,
   run: string,
@@ -286,7 +281,7 @@ export async function releaseOccurrence(
   })
 }
 
-/** The attempt has failed; the next one is due after `delayMs`. False when the lease was lost. */
+/** Schedules the next attempt after `delayMs`. False when the lease was lost. */
 export async function retryOccurrence(
   connection: Connection,
   run: string,
@@ -301,7 +296,7 @@ export async function retryOccurrence(
   })
 }
 
-/** The run has ended. False when the lease was lost. */
+/** Ends the occurrence. False when the lease was lost. */
 export async function endOccurrence(
   connection: Connection,
   run: string,
@@ -310,7 +305,6 @@ export async function endOccurrence(
   return await deleteLeased(connection, OCCURRENCES, occurrenceLease(run, token))
 }
 
-/** Removes an occurrence that is not to run. */
 export async function removeOccurrence(connection: Connection, run: string): Promise<void> {
   await connection.query({
     name: 'occurrence-remove',

@@ -1,6 +1,6 @@
 /**
- * Statistics of the bots of a project, for its administrators: counted in the workers, added to one hash a
- * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
+ * Bot statistics for project administrators: counted in workers and added periodically to a Redis hash per project, so
+ * that a run costs no command. Totals outlive the workers.
  */
 
 import { BOT_QUEUES, type ExecuteJob, keys } from '../queue/jobs.ts'
@@ -11,22 +11,21 @@ import { PREFIX } from '../redis/script.ts'
 /** Upper bounds in ms; the last bucket has none. */
 const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]
 const KEEP_MS = 7 * 24 * 3_600_000
-/** So many runs that are forgotten first are looked at for the oldest. */
+/** Expiring entries checked for the oldest run. */
 const OLDEST_OF = 50
 
 export interface Stats {
-  /** `outcome` is `ok` or the failure; times in ms. */
   run(job: ExecuteJob, outcome: string, queuedMs: number, ranMs: number): void
-  /** A run waited for its slot in the worker. */
+  /** Counts a wait for a slot in the worker. */
   held(job: ExecuteJob, reason: string, ms: number): void
-  /** Adds what was counted since the last time; what fails to be added is kept. */
+  /** Adds new counts; counts that fail to be added are kept. */
   flush(redis: Redis): Promise<void>
 }
 
 export interface Histogram {
   readonly count: number
   readonly sumMs: number
-  /** Counts by upper bound in ms, not cumulative; `more` is beyond the last. */
+  /** Counts by upper bound in ms, not cumulative; `more` is above the last. */
   readonly buckets: Readonly<Record<string, number>>
 }
 
@@ -34,16 +33,15 @@ interface BotStats {
   readonly bot: { readonly reference: string }
   readonly started: number
   readonly succeeded: number
-  /** By reason. */
   readonly failed: Readonly<Record<string, number>>
   readonly queueWait: Histogram
-  /** Runs that waited for their slot, and how long all of them did, by reason. */
+  /** Waits for a slot: count and total by reason. */
   readonly held: Readonly<Record<string, { readonly count: number; readonly sumMs: number }>>
   readonly runTime: Histogram
 }
 
 export interface Lane {
-  /** Runs that are waiting or running. */
+  /** Waiting or running. */
   readonly inFlight: number
   readonly oldestWaitingSeconds: number
 }
@@ -96,7 +94,7 @@ export function createStats(): Stats {
   }
 }
 
-/** Reads the last 7 days in which the project had runs; the busiest bot comes first. */
+/** Reads the last 7 days with runs; busiest bot first. */
 export async function readBotStats(redis: Redis, projectId: string): Promise<readonly BotStats[]> {
   const bots = new Map<string, [string, string, number][]>()
   for (const [field, value] of Object.entries(await redis.hgetall(hashOf(projectId)))) {
@@ -124,13 +122,12 @@ export async function readBotStats(redis: Redis, projectId: string): Promise<rea
   return stats.sort((a, b) => b.started - a.started)
 }
 
-/** The connection and the queues of a process. */
 interface Observed {
   readonly redis: Redis
   readonly queues: Pick<Observation, 'oldestOf'>
 }
 
-/** How many runs of the project each queue has, and how long the oldest that waits does so. */
+/** Returns the project's runs per queue, and the wait of the oldest. */
 export async function readLanes(
   { redis, queues }: Observed,
   projectId: string,
@@ -148,7 +145,7 @@ export async function readLanes(
   return Object.fromEntries(lanes)
 }
 
-/** The lanes of every Project that has runs. */
+/** Returns the lanes of every Project with runs. */
 export async function readAllLanes(
   observed: Observed,
 ): Promise<readonly (Lane & { readonly queue: string; readonly project: string })[]> {

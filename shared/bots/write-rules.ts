@@ -1,4 +1,4 @@
-/** Rules for writes of Bots and of their code, and the part of the writing statements for their schedules. */
+/** Write rules of Bots and their code, and the write part of schedules. */
 import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
@@ -53,7 +53,7 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
   ]
 }
 
-/** A write that may change what a Bot runs. */
+/** A write that may change a Bot's code. */
 interface CodeChange {
   readonly store: StoreContext
   readonly principal: Principal
@@ -61,7 +61,7 @@ interface CodeChange {
   readonly isNew: boolean
   readonly before: Resource | undefined
   readonly after: Resource
-  /** An entry of a policy that names the type Bot governs the write. */
+  /** The policy entry for the write names the type Bot. */
   readonly isNamed: boolean
 }
 
@@ -80,14 +80,13 @@ function requireOwnRights({ principal, before, after }: CodeChange): void {
   }
 }
 
-/** Errors: 403. */
 function requireNamed({ before, after, isNamed }: CodeChange, reason: string): void {
   if (isNamed || !changesCode(before, after)) return
   const who = 'its code is for project administrators, and for policies with an entry for Bot'
   throw forbiddenByPlatform(`${reason}: ${who}`, 'Bot.executableCode')
 }
 
-/** The Binary that a Bot of the Project names as its code is guarded like the Bot. Errors: 403. */
+/** Guards the Binary of a Bot's code like the Bot. Errors: 403. */
 async function checkContent(
   store: StoreContext,
   principal: Principal,
@@ -102,7 +101,6 @@ async function checkContent(
     values: [principal.project.number, typeNumber(BOT), `binary/${id.toLowerCase()}`],
   })
   for (const { content } of rows) {
-    // Content is written by the store alone and is a resource.
     const after = JSON.parse(content) as Resource
     if (!may(principal, BOT, 'update')) {
       throw forbiddenByPlatform(`Binary/${id} is the code of a Bot, which you may not write`)
@@ -114,7 +112,7 @@ async function checkContent(
   }
 }
 
-/** True: the Bot runs by itself from now on. What is due by now is dealt with by the write itself. */
+/** True: the Bot has a schedule from now on; the write itself handles past occurrences. */
 export const schedulePart: WritePart<boolean> = {
   types: new Set([BOT]),
   buildRow: ({ stored, resource }) => scheduleChange(stored, resource),

@@ -1,8 +1,8 @@
-/** Extensions of a Bot that say how it runs: their addresses and names. */
+/** Extensions of a Bot that configure its runs. */
 import { badRequest } from '../core/errors.ts'
 import { isObject, type Resource } from './resource.ts'
 
-/** The address, wherever the service is. */
+/** URL prefix that every server writes. */
 export const BOT_EXTENSION = 'urn:botica:bot-'
 const NAMES = [
   'concurrent',
@@ -15,7 +15,7 @@ const NAMES = [
   'memoryMb',
   'retry',
 ] as const
-/** Other spellings: below the address of any service, and of the peer, whose own names are left to it. */
+/** Accepted prefixes: the URN, any server's base URL. Medplum's own extensions are left alone. */
 const ADDRESS = /(?:^urn:botica:|\/fhir\/StructureDefinition\/)bot-([^/]*)$/
 const PEER = 'https://medplum.com/'
 
@@ -28,12 +28,11 @@ export interface FoundExtension {
   readonly expression: string
 }
 
-/** The extension of that name, in whatever spelling. */
 export function botExtension(bot: Resource, name: BotExtension): FoundExtension | undefined {
   return listExtensions(bot).find(({ item }) => extensionName(item.url) === name)
 }
 
-/** Errors: 400 for an extension that has the address of these and none of their names. */
+/** Errors: 400 for an unknown name under one of the prefixes. */
 export function checkBotExtensions(bot: Resource): void {
   for (const { item, expression } of listExtensions(bot)) {
     const name = extensionName(item.url)
@@ -47,7 +46,6 @@ export function checkBotExtensions(bot: Resource): void {
   }
 }
 
-/** True for an extension with an address of these, in any spelling. */
 export function isBotExtension(item: unknown): boolean {
   return isObject(item) && extensionName(item.url) !== undefined
 }

@@ -1,7 +1,4 @@
-/**
- * Bundles as text: resources inside are the stored text, never parsed and written again.
- * https://hl7.org/fhir/R4/bundle.html
- */
+/** Bundles as text: stored resource text is copied in, never parsed. https://hl7.org/fhir/R4/bundle.html */
 
 import { parseJson } from './json.ts'
 
@@ -21,16 +18,14 @@ type BundleType =
 
 export interface BundleHead {
   readonly type: BundleType
-  /** `identifier`, `timestamp`; left out when undefined. */
+  /** `identifier` and `timestamp`. */
   readonly members?: Readonly<Record<string, unknown>> | undefined
-  /** Left out when undefined. */
   readonly total?: number | undefined
   readonly links: readonly Link[]
 }
 
 export interface SearchEntry {
   readonly fullUrl: string
-  /** JSON text of the resource. */
   readonly resource: string
   readonly mode: 'match' | 'include' | 'outcome'
   /** From 0 to 1. */
@@ -55,7 +50,6 @@ export interface ResponseEntry {
   readonly lastModified?: string | undefined
   /** JSON text of an OperationOutcome. */
   readonly outcome?: string | undefined
-  /** JSON text. */
   readonly resource?: string | undefined
 }
 
@@ -63,10 +57,7 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
   return bundleText(head, entries.map(searchEntry))
 }
 
-/**
- * The same text as `bundleText` in pieces of about 64 kB, less where that takes long to make; an entry is asked for
- * when its piece is made.
- */
+/** Yields the text of `bundleText` in pieces of about 64 kB, smaller if entries are slow; entries are read lazily. */
 export function* bundlePieces(
   head: BundleHead,
   entries: Iterable<string>,
@@ -88,13 +79,12 @@ const PIECE = 65_536
 const PIECE_MS = 4
 
 export function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): string {
-  // An outcome about the search is not a resource of the server and has no address.
+  // An outcome about the search has no address on the server.
   if (mode === 'outcome') return `{"search":{"mode":"outcome"},"resource":${resource}}`
   const search = score === undefined ? `{"mode":"${mode}"}` : `{"mode":"${mode}","score":${score}}`
   return `{"fullUrl":${JSON.stringify(fullUrl)},"search":${search},"resource":${resource}}`
 }
 
-/** Resources and no more. */
 export function plainBundle(
   type: 'collection' | 'searchset' | 'document',
   entries: readonly Omit<SearchEntry, 'mode'>[],
@@ -108,7 +98,7 @@ export function plainBundle(
   )
 }
 
-/** `entries` are JSON texts. Added up and not joined: V8 copies them once, when the text is looked at. */
+/** `entries` are JSON texts. Concatenated, not joined: V8 flattens the string once, when it is read. */
 export function bundleText(head: BundleHead, entries: Iterable<string>): string {
   let text = ''
   for (const part of bundleParts(head, entries)) text += part
@@ -129,7 +119,6 @@ function* bundleParts({ type, members: own, total, links }: BundleHead, entries:
   yield before === ',' ? ']}' : '}'
 }
 
-/** With two blanks a level. */
 function* indentedParts({ type, total, links }: BundleHead, entries: Iterable<string>) {
   const link = links.length === 0 ? undefined : links
   yield indent({ resourceType: 'Bundle', type, total, link }).slice(0, -'\n}'.length)

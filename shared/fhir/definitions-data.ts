@@ -1,5 +1,4 @@
-/** Shapes of the lines in data/; absent members have the default given here. */
-
+/** Shapes of the lines in data/, with the default of each absent member. */
 import { readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
 import { Cache } from '../core/cache.ts'
@@ -13,21 +12,19 @@ export interface Constraint {
 
 export interface ElementType {
   readonly code: string
-  /** Resource types a Reference or canonical may point at; absent: any. */
+  /** Allowed target types of a Reference or canonical; absent: any. */
   readonly targets?: readonly string[]
 }
 
 export interface ElementDefinition {
-  /** Below the type, without `[x]`: `component.value`. */
+  /** Path below the type, without `[x]`: `component.value`. */
   readonly path: string
   /** `value[x]`: the property is the path plus the capitalised type. */
   readonly choice?: true
-  /** Absent: 0. */
   readonly min?: number
-  /** Absent: `1`. */
   readonly max?: string
   readonly types: readonly ElementType[]
-  /** Path with its type (`Observation.referenceRange`) whose children this element has. */
+  /** Path of the element whose children this one reuses (`Observation.referenceRange`). */
   readonly content?: string
   /** Value set of a required binding, without version. */
   readonly binding?: string
@@ -40,14 +37,13 @@ export interface TypeDefinition {
   readonly name: string
   readonly kind: 'resource' | 'complex-type' | 'primitive-type'
   readonly abstract?: true
-  /** Not a type of the standard but of the platform. */
   readonly platform?: true
   readonly base?: string
   readonly constraints?: readonly Constraint[]
   readonly elements: readonly ElementDefinition[]
 }
 
-/** Short descriptions of a type and its elements, by path; the type's own path is empty. */
+/** Short descriptions by path; the type itself has the empty path. */
 export interface ShortsLine {
   readonly name: string
   readonly texts: Readonly<Record<string, string>>
@@ -57,9 +53,8 @@ export interface SearchParameter {
   readonly code: string
   readonly type: SearchParamType
   readonly url: string
-  /** Absent: the server answers it by itself (`_text`, `_content`, `_query`). */
+  /** Absent for parameters that the server computes (`_text`, `_content`, `_query`). */
   readonly expression?: string
-  /** Absent: any. */
   readonly targets?: readonly string[]
   readonly components?: readonly { readonly type: SearchParamType; readonly expression: string }[]
 }
@@ -71,7 +66,7 @@ export interface SearchLine {
 
 export interface CompartmentLine {
   readonly name: 'compartments'
-  /** compartment → type → parameters that put a resource into it (`{def}`: the resource itself). */
+  /** Compartment → type → parameters that put a resource into it (`{def}`: the resource itself). */
   readonly compartments: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>>
 }
 
@@ -80,7 +75,6 @@ export interface ValueSetLine {
   readonly systems: Readonly<Record<string, readonly string[]>>
 }
 
-/** A published profile or extension, as StructureDefinition. */
 export interface ProfileLine {
   readonly url: string
   readonly type: string
@@ -88,7 +82,7 @@ export interface ProfileLine {
   readonly differential: { readonly element: readonly object[] }
 }
 
-/** The same with all its elements, as StructureDefinition. */
+/** A published profile with its full snapshot. */
 export interface SnapshotLine {
   readonly url: string
   readonly version?: string | undefined
@@ -108,43 +102,40 @@ export type SearchParamType =
   | 'special'
 
 export interface OwnParameter extends SearchParameter {
-  /** The type it belongs to; a SearchParameter of several types is several of these. */
+  /** A SearchParameter with several bases is split into one of these per base. */
   readonly base: string
   readonly expression: string
-  /** Names the version of the resource: rows made by another one are to be made anew. */
+  /** Identifies the version of the SearchParameter; rows with another stamp are reindexed. */
   readonly stamp: string
-  /** Every resource of the Project has its rows. */
+  /** True when every resource of the Project is indexed. */
   readonly isReady: boolean
-  /** The expression is more than a path and belongs to the FHIRPath engine. */
+  /** True when the expression needs the FHIRPath engine. */
   readonly isGeneral: boolean
 }
 
 export interface OwnParameters {
-  /** Changes with any of them. */
+  /** Changes when any parameter changes. */
   readonly stamp: string
   /** Type → code → parameter. */
   readonly types: ReadonlyMap<string, ReadonlyMap<string, OwnParameter>>
-  /** Whether the words of resources are kept for `_text` and `_content`, and of all of them yet. */
+  /** State of the `_text` and `_content` index; absent when it is off. */
   readonly fullText?: 'indexing' | 'ready' | undefined
 }
 
-/** An operation of the standard, by type and code, with the names of its inputs; parts as `dependency.element`. */
+/** A FHIR operation; inputs nested in parts are `dependency.element`. */
 export interface OperationLine {
   readonly name: string
   readonly parameters: readonly string[]
 }
 
-// A gzipped file of one JSON object a line, unpacked once and parsed line by line when asked.
+// A gzipped file of JSON lines: unpacked once, lines parsed on demand.
 
 interface Lines<T> {
   get(name: string): T | undefined
   names(): readonly string[]
 }
 
-/**
- * Opens `data/<file>.json.gz`, whose lines all begin with their `nameMember`. At most `maxParsed` of
- * them are kept as values; absent: all that were asked for.
- */
+/** Opens `data/<file>.json.gz`, whose lines begin with `nameMember`; keeps at most `maxParsed` parsed lines. */
 export function openLines<T extends object>(
   file: string,
   nameMember: string,
@@ -173,7 +164,6 @@ export function openLines<T extends object>(
   }
 }
 
-/** Calls `open` at the first use and keeps what it gave. */
 export function openOnce<T>(open: () => T): () => T {
   let opened: { readonly value: T } | undefined
   return () => {

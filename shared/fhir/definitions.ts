@@ -1,7 +1,4 @@
-/**
- * The definitions of FHIR R4 and of the platform, read from data/. A file is unpacked at its first use
- * and stays as text; a type is parsed at its first use. Measured: unpacking 2–8 ms a file.
- */
+/** Definitions of FHIR R4 and of the platform, read from data/. Files are unpacked, and types parsed, on first use. */
 
 import numbers from './data/type-numbers.json' with { type: 'json' }
 import type {
@@ -31,28 +28,26 @@ export type Compartment = (typeof COMPARTMENTS)[number]
 const numberByType = new Map(Object.entries(numbers))
 const typeByNumber = new Map(Object.entries(numbers).map(([name, number]) => [number, name]))
 
-/** Every resource type that can be stored, sorted. */
+/** Storable resource types, sorted. */
 export const resourceTypes: readonly string[] = [...numberByType.keys()].sort()
 
 export function isResourceType(name: string): boolean {
   return numberByType.has(name)
 }
 
-/** The number a row carries for its type; never changes. Throws for an unknown type. */
+/** Number stored in rows for the type; never changes. Throws for an unknown type. */
 export function typeNumber(name: string): number {
   const number = numberByType.get(name)
   if (number === undefined) throw new Error(`No resource type "${name}"`)
   return number
 }
 
-/** Throws for a number that was never given. */
 export function typeName(number: number): string {
   const name = typeByNumber.get(number)
   if (name === undefined) throw new Error(`No resource type has number ${number}`)
   return name
 }
 
-/** A resource or data type, `Observation` or `CodeableConcept`; undefined if there is none. */
 export function typeDefinition(name: string): TypeDefinition | undefined {
   const own = OWN_ELEMENTS.get(name)
   const published = types().get(name)
@@ -64,37 +59,33 @@ export function typeDefinition(name: string): TypeDefinition | undefined {
   return definition
 }
 
-/** Resource and data types. */
 export function typeNames(): readonly string[] {
   return types().names()
 }
 
-/** Elements below a type in the order of the standard; empty for an unknown type. */
+/** Elements of a type in the order of the standard; empty for an unknown type. */
 export function typeElements(type: string): readonly ElementDefinition[] {
   return typeDefinition(type)?.elements ?? []
 }
 
-/** Inputs that R4 defines for an operation, `ValueSet/expand`; those of a part as `dependency.element`. */
+/** R4 inputs of an operation such as `ValueSet/expand`; inputs nested in parts are `dependency.element`. */
 export function operationParameters(name: string): readonly string[] {
   return operations().get(name)?.parameters ?? []
 }
 
-/** True for the types that are the platform's own, not of the standard. */
 export function isPlatformType(type: string): boolean {
   return types().get(type)?.platform === true
 }
 
-/** Codes by system of an enumerable required binding; undefined where they cannot be listed. */
+/** Codes by system of an enumerable required binding; undefined when they cannot be enumerated. */
 export function valueSet(url: string): ValueSetLine | undefined {
   return valueSets().get(url)
 }
 
-/** A profile or extension that the standard itself publishes. */
 export function publishedProfile(url: string): ProfileLine | undefined {
   return profiles().get(url)
 }
 
-/** The same with all its elements. */
 export function publishedSnapshot(url: string): SnapshotLine | undefined {
   return snapshots().get(url)
 }
@@ -103,7 +94,6 @@ export function publishedSnapshots(): readonly string[] {
   return snapshots().names()
 }
 
-/** Urls of the profiles of a resource type that the standard publishes. */
 export function publishedProfileUrls(type: string): readonly string[] {
   byType ??= Map.groupBy(profiles().names(), (url) => publishedProfile(url)?.type)
   return byType.get(type) ?? []
@@ -111,7 +101,7 @@ export function publishedProfileUrls(type: string): readonly string[] {
 
 let byType: ReadonlyMap<string | undefined, readonly string[]> | undefined
 
-/** The search parameters of a type, those of Resource and DomainResource included, and a Project's own. */
+/** Returns the search parameters of a type: its own, those of Resource and DomainResource, and the Project's. */
 export function searchParameters(
   type: string,
   own?: OwnParameters,
@@ -145,10 +135,7 @@ function standardParameters(type: string): ReadonlyMap<string, SearchParameter> 
   return all
 }
 
-/**
- * The parameters whose rows answer a search: `combo-code` of Observation has no rows of its own, it
- * is the union of `code` and `component-code`; `phonetic` is `name` by another name.
- */
+/** Returns the parameters whose rows answer a search: `combo-code` is the union of two, `phonetic` is `name`. */
 export function storedParameters(type: string, code: string): readonly string[] {
   if (code === 'phonetic' && isSame(type, code, 'name')) return ['name']
   if (type !== 'Observation' || !code.startsWith('combo-')) return [code]
@@ -166,7 +153,7 @@ export function compartmentParams(compartment: Compartment, type: string): reado
   return isResourceType(type) ? (compartments()[compartment]?.[type] ?? []) : []
 }
 
-/** The date parameter kept in the row itself (`d_lo`, `d_hi`); undefined where a type has none. */
+/** Date parameter stored in the resource row itself (`d_lo`, `d_hi`). */
 export function mainDate(type: string): string | undefined {
   const chosen = MAIN_DATE.get(type)
   if (chosen !== undefined) return chosen
@@ -194,7 +181,7 @@ const MAIN_DATE: ReadonlyMap<string, string> = new Map([
   ['Communication', 'sent'],
 ])
 
-/** Meta of the platform; every type has it. */
+/** Meta parameters of the platform, on every type. */
 const OWN_PARAMETERS: readonly SearchParameter[] = [
   {
     code: '_author',
@@ -212,7 +199,6 @@ const OWN_PARAMETERS: readonly SearchParameter[] = [
   { code: '_project', type: 'reference', url: 'urn:botica:search:_project' },
 ]
 
-/** Elements the platform's own types have besides those that are published. */
 const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map([
   [
     'ClientApplication',
@@ -239,7 +225,7 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
 ])
 const extended = new Map<string, TypeDefinition>()
 
-/** One plain path of elements that occur once at most: the row has one place for the main date. */
+/** True for one plain path of elements with max 1: the row has one column pair for the main date. */
 function isSingle(type: string, parameter: SearchParameter): boolean {
   const path = /^\(?(\w+)\.([\w.]+)(?: as \w+)?\)?(?:\.as\(\w+\))?$/.exec(
     parameter.expression ?? '',
@@ -257,12 +243,10 @@ function add(all: Map<string, SearchParameter>, line: SearchLine | undefined): v
   for (const parameter of line?.parameters ?? []) all.set(parameter.code, parameter)
 }
 
-/** Some are large. */
 const PARSED_SNAPSHOTS = 20
 
 const parametersByType = new Map<string, ReadonlyMap<string, SearchParameter>>()
 
-/** Returns the short description of a type, or of the element at a path below it; undefined where there is none. */
 export function shortText(type: string, path = ''): string | undefined {
   return shorts().get(type)?.texts[path]
 }

@@ -1,14 +1,13 @@
-/** Primitive values as the standard writes them in JSON. https://hl7.org/fhir/R4/datatypes.html#primitive */
+/** Checks of primitive values in JSON. https://hl7.org/fhir/R4/datatypes.html#primitive */
 import { isDecimal, toNumber } from './json.ts'
 
-/** Says what is wrong with a value, undefined when nothing is. */
+/** Returns an error message, or undefined for a valid value. */
 export type PrimitiveCheck = (value: unknown) => string | undefined
 
 export function isPrimitive(type: string): boolean {
   return checks.has(type)
 }
 
-/** Throws for a type that is no primitive. */
 export function primitiveCheck(type: string): PrimitiveCheck {
   const check = checks.get(type)
   if (check === undefined) throw new Error(`"${type}" is no primitive type`)
@@ -16,10 +15,10 @@ export function primitiveCheck(type: string): PrimitiveCheck {
 }
 
 export const EMPTY_STRING = 'String must contain non-whitespace content'
-/** https://hl7.org/fhir/R4/datatypes.html#string; longer texts exhaust the stack of a pattern. */
+/** https://hl7.org/fhir/R4/datatypes.html#string; longer strings overflow the stack of a pattern. */
 const MAX_STRING = 1_048_576
 const TOO_LONG = 'String cannot be larger than 1 MB'
-/** https://hl7.org/fhir/R4/datatypes.html#string: below 32 only tab, line feed and carriage return. */
+/** https://hl7.org/fhir/R4/datatypes.html#string allows tab, line feed and carriage return. */
 const CONTROL = /[^\t\n\r -\uffff]/
 const NO_CONTROL = 'String must not contain control characters'
 
@@ -88,13 +87,13 @@ function checkString(
   return /\S/.test(value) ? `Invalid ${type} format` : EMPTY_STRING
 }
 
-/** Groups of four, the last one padded; white space is ignored. */
+/** Groups of four with padding; whitespace is ignored. */
 export function isBase64(text: string): boolean {
   const packed = /\s/.test(text) ? text.replace(/\s+/g, '') : text
   return packed.length % 4 === 0 && packed !== '' && /^[A-Za-z0-9+/]+={0,2}$/.test(packed)
 }
 
-/** Words with one blank between each two. */
+/** Words separated by single spaces. */
 function isCode(text: string): boolean {
   return text !== '' && !/^\s|\s\s|\s$/.test(text) && isClean(text)
 }
@@ -111,7 +110,7 @@ function matches(pattern: RegExp): (text: string) => boolean {
   return (text) => pattern.test(text)
 }
 
-/** The pattern, and a day that the month has. */
+/** Matches the pattern and checks that the month has this day. */
 function matchesDay(pattern: RegExp): (text: string) => boolean {
   return (text) => {
     if (!pattern.test(text)) return false
@@ -121,7 +120,7 @@ function matchesDay(pattern: RegExp): (text: string) => boolean {
   }
 }
 
-/** Date.UTC takes years below 100 for the twentieth century; 400 years later has the same leap years. */
+/** Date.UTC maps years below 100 to 19xx; 400 years later has the same leap years. */
 function leapKeeping(text: string): number {
   return Number(text.slice(0, 4)) + 400
 }
@@ -132,7 +131,6 @@ function checkDecimal(value: unknown): string | undefined {
   return Number.isFinite(number) ? undefined : 'Invalid numeric value'
 }
 
-/** Integers of the standard have 32 bits. */
 const MIN_INTEGER = -2_147_483_648
 const MAX_INTEGER = 2_147_483_647
 
@@ -142,11 +140,11 @@ function checkInteger(value: unknown): string | undefined {
   const number = Number(value)
   if (!Number.isInteger(number)) return 'Expected number to be an integer'
   if (number < MIN_INTEGER || number > MAX_INTEGER) return 'Invalid numeric value'
-  // A Decimal keeps digits that a plain number loses: 1.0, 1e2, -0.
+  // A Decimal preserves a notation that a number would lose: 1.0, 1e2, -0.
   return isDecimal(value) ? 'Integer must be written as digits alone' : undefined
 }
 
-/** Checks an integer that is at least `least`, which `kind` says in words. */
+/** Checks for an integer of at least `least`; `kind` describes the range in the message. */
 function checkFrom(value: unknown, least: number, kind: string): string | undefined {
   return (
     checkInteger(value) ?? (Number(value) < least ? `Expected number to be ${kind}` : undefined)

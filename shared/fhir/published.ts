@@ -1,4 +1,4 @@
-/** The definitions of the standard and the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
+/** Definitions of FHIR and of the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
 import { createHash } from 'node:crypto'
 import {
   isPlatformType,
@@ -25,7 +25,6 @@ const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
 const FHIR_VERSION = '4.0.1'
 
-/** Undefined where there is no such type. */
 export function publishedType(name: string): Resource | undefined {
   const definition = typeDefinition(name)
   if (definition === undefined) return undefined
@@ -50,7 +49,7 @@ export function publishedType(name: string): Resource | undefined {
   }
 }
 
-/** A type or a profile by its canonical. */
+/** Finds a type or a profile by canonical. */
 export function publishedStructure(canonical: string): Resource | undefined {
   const [url, version] = [canonicalUrl(canonical), canonicalVersion(canonical)]
   const profile = publishedSnapshot(url)
@@ -71,14 +70,13 @@ const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConcep
   ['ValueSet', coreValueSet],
 ])
 
-/** One that has a url, by its canonical. */
 export function publishedDefinition(type: string, canonical: string): Resource | undefined {
   if (type === 'StructureDefinition') return publishedStructure(canonical)
   if (type === 'SearchParameter') return parameters().get(canonical)
   const found = TERMINOLOGY.get(type)?.(canonicalUrl(canonical))
   const version = canonicalVersion(canonical)
   if (found === undefined || (version ?? found.version) !== found.version) return undefined
-  // A code system of which nothing is packaged has an empty list.
+  // A code system without packaged concepts has an empty list.
   return withoutEmpty({
     resourceType: type,
     status: 'active',
@@ -87,11 +85,11 @@ export function publishedDefinition(type: string, canonical: string): Resource |
   })
 }
 
-/** When FHIR 4.0.1 was published. */
+/** Publication date of FHIR 4.0.1. */
 const META = { versionId: '1', lastUpdated: '2019-11-01T00:00:00.000Z' } as const
 const URL_NAMESPACE = Buffer.from('6ba7b8119dad11d180b400c04fd430c8', 'hex')
 
-/** The id is the UUID of version 5 that RFC 4122 makes of a url: the same on every server, and nobody's by chance. */
+/** The id is the version 5 UUID (RFC 4122) of the URL: equal on every server. */
 export function publishedIdentity(url: string): {
   readonly id: string
   readonly meta: typeof META
@@ -103,7 +101,6 @@ export function publishedIdentity(url: string): {
   return { id, meta: META }
 }
 
-/** By the id that `publishedIdentity` gives. */
 export function publishedById(type: string, id: string): Resource | undefined {
   if (id[14] !== '5' || !TYPES.has(type)) return undefined
   const url = urls().get(type)?.get(id)
@@ -130,7 +127,7 @@ const urls = openOnce(() => {
   )
 })
 
-/** By `_id` or `url`; a SearchParameter by `base` or `code`, a StructureDefinition by `name` or `type`, too. */
+/** Finds by `_id` or `url`, a SearchParameter also by `base` or `code`, a StructureDefinition by `name` or `type`. */
 export function publishedBy(type: string, code: string, value: string): readonly Resource[] {
   if (code === '_id' || code === 'url') {
     const found = (code === 'url' ? publishedDefinition : publishedById)(type, value)
@@ -144,12 +141,10 @@ export function publishedBy(type: string, code: string, value: string): readonly
   return [publishedType(value), ...profiles].filter((found) => found !== undefined)
 }
 
-/** The SearchParameters that a type is searched by. */
 export function publishedParameters(type: string): readonly Resource[] {
   return [...searchParameters(type).values()].map((one) => parameterResource(one, [type], [one]))
 }
 
-/** `alike` share their url. */
 function parameterResource(
   { code, type, url }: SearchParameter,
   base: readonly string[],
@@ -171,7 +166,7 @@ function parameterResource(
   }
 }
 
-/** By url, each for all the types that have it. */
+/** SearchParameters by URL, each with all its types. */
 const parameters = openOnce(() => {
   const all = resourceTypes.flatMap((type) =>
     [...searchParameters(type).values()].map((parameter) => ({ type, parameter })),
@@ -188,7 +183,7 @@ const parameters = openOnce(() => {
   return found
 })
 
-/** The elements of these are listed once, not for each type. */
+/** Parameters of these types are listed once, not per type. */
 const ROOTS: ReadonlySet<string> = new Set(['Resource', 'DomainResource'])
 
 function typeCanonical(type: string): string {

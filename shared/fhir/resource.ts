@@ -1,4 +1,4 @@
-/** FHIR resources are plain JSON: no classes, no wrappers. https://hl7.org/fhir/R4/json.html */
+/** FHIR resources as plain JSON. https://hl7.org/fhir/R4/json.html */
 
 export interface Reference {
   readonly reference?: string
@@ -33,7 +33,6 @@ export interface Resource {
   readonly [key: string]: unknown
 }
 
-/** True for a JSON object; arrays and null are not. */
 export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
@@ -42,7 +41,6 @@ export function isResource(value: unknown): value is Resource {
   return isObject(value) && typeof value.resourceType === 'string'
 }
 
-/** `Type/id` of a stored resource. */
 export function referenceTo(resource: {
   readonly resourceType: string
   readonly id?: string
@@ -50,7 +48,7 @@ export function referenceTo(resource: {
   return `${resource.resourceType}/${resource.id}`
 }
 
-/** Splits a literal relative reference, version part dropped; undefined for anything else. */
+/** Splits a literal relative reference, dropping the version; undefined for anything else. */
 export function parseReference(text: string | undefined): { type: string; id: string } | undefined {
   const match = /^([A-Z][A-Za-z]+)\/([A-Za-z0-9\-.]{1,64})(?:\/_history\/[^/]+)?$/.exec(text ?? '')
   if (!match) return undefined
@@ -58,7 +56,7 @@ export function parseReference(text: string | undefined): { type: string; id: st
   return { type, id }
 }
 
-/** Calls `found` with every literal reference in a value and the FHIRPath of the element it stands in. */
+/** Calls `found` with each literal reference in a value and the FHIRPath of its element. */
 export function visitReferences(
   value: unknown,
   path: string,
@@ -96,7 +94,7 @@ interface Named {
   readonly version?: unknown
 }
 
-/** The version asked for, else the highest. */
+/** Returns the requested version, or the highest. */
 export function chosen<T extends object>(items: readonly T[], canonical: string): T | undefined {
   const [url, version] = [canonicalUrl(canonical), canonicalVersion(canonical)]
   const named = (item: object): Named => item

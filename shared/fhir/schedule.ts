@@ -1,4 +1,4 @@
-/** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them. */
+/** Bot schedules: `cronString`, `cronTiming` and their extensions. */
 
 import { type CronExpression, CronExpressionParser } from 'cron-parser'
 import { badRequest } from '../core/errors.ts'
@@ -8,22 +8,21 @@ import { isObject, type Resource } from './resource.ts'
 export interface Schedule {
   /** Five fields: minute, hour, day of month, month, day of week. */
   readonly cron: string
-  /** An IANA time zone. */
   readonly zone: string
-  /** A run may start while the one before it goes on. */
+  /** True when a run may start while the previous one is active. */
   readonly overlaps: boolean
 }
 
-/** How many occurrences lie between two times is not counted beyond this. */
+/** Occurrences between two times are counted up to this limit. */
 export const MOST_COUNTED = 1000
 
 const NUMBERS = /^[\d*,/-]+$/
 const NAMES = /^([a-z]{3}|[\d*,/-])+$/i
-/** The library also knows seconds, nicknames and signs of other dialects. */
+/** The library also accepts seconds, nicknames and symbols of other cron dialects. */
 const FIELDS = [NUMBERS, NUMBERS, NUMBERS, NAMES, NAMES]
 const DAYS = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
 
-/** Undefined for a Bot that does not run by itself. Errors: 400 with the element at fault. */
+/** Returns undefined for a Bot without a schedule. Errors: 400 with the element at fault. */
 export function parseSchedule(bot: Resource): Schedule | undefined {
   const zone = extensionValue(bot, 'cron-timezone')
   const overlap = extensionValue(bot, 'cron-overlap')
@@ -40,24 +39,21 @@ export function parseSchedule(bot: Resource): Schedule | undefined {
   return { cron, zone: String(zone?.value ?? 'UTC'), overlaps: overlap?.value === 'allow' }
 }
 
-/** True when two states of a Bot run by themselves at other times or otherwise. */
 export function isSameSchedule(a: Schedule | undefined, b: Schedule | undefined): boolean {
   return a?.cron === b?.cron && a?.zone === b?.zone && a?.overlaps === b?.overlaps
 }
 
-/** The first occurrence later than `after`; undefined when there is none any more. */
 export function nextOccurrence(schedule: Schedule, after: Date): Date | undefined {
   return step(() => expressionFrom(schedule, after).next().toDate())
 }
 
-/** The last occurrence that is not later than `now`. */
 export function lastOccurrence(schedule: Schedule, now: Date): Date | undefined {
-  // The library looks before a given second, so this begins with the next one.
+  // The library searches before the given second, so start with the next one.
   const from = new Date(Math.floor(now.getTime() / 1000) * 1000 + 1000)
   return step(() => expressionFrom(schedule, from).prev().toDate())
 }
 
-/** Occurrences later than `after` and not later than `until`; MOST_COUNTED stands for more. */
+/** Counts occurrences after `after` up to and including `until`, at most MOST_COUNTED. */
 export function countOccurrences(schedule: Schedule, after: Date, until: Date): number {
   const expression = expressionFrom(schedule, after)
   let count = 0
@@ -69,7 +65,7 @@ export function countOccurrences(schedule: Schedule, after: Date, until: Date): 
   return count
 }
 
-/** The library gives up on what never comes, 31 June for example. */
+/** The library throws for dates that never occur, such as 31 June. */
 function step(find: () => Date): Date | undefined {
   try {
     return find()
@@ -97,7 +93,7 @@ function checked(cron: string, expression: string): string {
   return cron
 }
 
-/** `repeat.period` is read as times a day, on `repeat.dayOfWeek` or every day. */
+/** Reads `repeat.period` as times per day, on `repeat.dayOfWeek` or daily. */
 function timingToCron(timing: unknown): string | undefined {
   const repeat = isObject(timing) && isObject(timing.repeat) ? timing.repeat : undefined
   if (repeat === undefined) return undefined
@@ -121,7 +117,7 @@ function extensionValue(
 }
 
 function isZone(name: unknown): boolean {
-  // An offset is a zone for Intl as well.
+  // Intl also accepts offsets as zones.
   if (typeof name !== 'string' || !/^[a-z]/i.test(name)) return false
   try {
     new Intl.DateTimeFormat('en', { timeZone: name })
@@ -131,11 +127,9 @@ function isZone(name: unknown): boolean {
   }
 }
 
-// The settings of a Bot's runs have to be ones that a run can be given.
-
 const LIMITS = ['memoryMb', 'cpuMs', 'maxConcurrency', 'maxQueueSeconds', 'retry'] as const
 
-/** Errors: 400 with the element at fault, for limits that allow nothing, unknown ones, and times that never come. */
+/** Errors: 400 with the element at fault for limits out of range, unknown limits, and schedules that never occur. */
 export function checkBot(bot: Resource): void {
   if (bot.timeout !== undefined && !isPositive(bot.timeout)) {
     throw badRequest('timeout must be a positive integer: seconds', 'Bot.timeout')

@@ -1,16 +1,13 @@
-/**
- * Texts as string searches compare them: without case, accents and punctuation, by words.
- * https://hl7.org/fhir/R4/search.html#string
- */
+/** Normalises text for string searches. https://hl7.org/fhir/R4/search.html#string */
 import { isObject, type Resource } from './resource.ts'
 
-/** The UTF-16 units of a row: an entry of a B-tree has at most 2,704 bytes. */
+/** UTF-16 units per row: a B-tree entry has at most 2,704 bytes. */
 const MOST = 600
 const STEP = 300
-/** A text of this length that stands in a long one stands in one of its chunks. */
+/** Any substring of this length of a long text lies within one of its chunks. */
 const WINDOW = 250
 
-/** Ends what goes on in the next chunk; no compared text holds it. */
+/** Marks a chunk that continues in the next one; never part of compared text. */
 const GOES_ON = '\u0001'
 
 const NONE: readonly never[] = []
@@ -18,13 +15,12 @@ const NONE: readonly never[] = []
 interface SearchedText {
   /** Where it begins, as it is sorted by. */
   readonly start: string
-  /** Each word that `start` does not begin with. */
+  /** Words other than the first of `start`. */
   readonly words: readonly string[]
-  /** The rest of a long text, in chunks that overlap. */
   readonly chunks: readonly string[]
 }
 
-/** Words of letters and digits parted by single blanks; a text of punctuation alone is itself. */
+/** Words of letters and digits separated by single spaces; punctuation-only text is kept. */
 export function comparedText(text: string): string {
   const folded = fold(text)
   if (ONE_WORD.test(folded)) return folded
@@ -32,7 +28,6 @@ export function comparedText(text: string): string {
   return words === '' ? blanks(folded) : words
 }
 
-/** The words that a search for a text looks for. */
 export function comparedWords(text: string): readonly string[] {
   return [...new Set(comparedText(text).split(' '))].map(cut)
 }
@@ -52,7 +47,7 @@ export function searchedText(text: string): SearchedText {
   }
 }
 
-/** Texts that stand in one chunk each where all of a compared text stands in a value. */
+/** Splits a compared text into windows that each lie within one chunk of any value that contains the text. */
 export function splitWindows(compared: string): readonly string[] {
   if (compared.length <= WINDOW) return [compared]
   const windows: string[] = []
@@ -62,7 +57,7 @@ export function splitWindows(compared: string): readonly string[] {
   return [...windows, whole(compared.slice(-WINDOW))]
 }
 
-/** Case, accents, apostrophes and what is not seen do not count. */
+/** Removes case, accents, apostrophes and invisible characters. */
 function fold(text: string): string {
   if (ASCII.test(text)) return text.toLowerCase().replaceAll("'", '')
   return text
@@ -77,16 +72,15 @@ function fold(text: string): string {
 const ASCII = /^[\x20-\x7e]*$/
 const ONE_WORD = /^[a-z0-9]*$/
 const PUNCTUATION = /[\p{P}\p{S}]+/gu
-/** Apostrophes and characters of format alone. */
 const UNSEEN = /['’‘ʼ´\p{Cf}]+/gu
-/** PostgreSQL text cannot hold NUL, either. */
+/** Includes NUL, which PostgreSQL text cannot hold. */
 const BLANKS = /[\s\p{Cc}]+/gu
 
 function blanks(text: string): string {
   return text.replace(BLANKS, ' ').trim()
 }
 
-/** Punctuation within a word: `Smith-Jones` is `smithjones`, and found by both names, too. */
+/** True for punctuation within a word: `Smith-Jones` is indexed as `smithjones` and as both names. */
 function isParted(text: string): boolean {
   return /[^\s\p{P}\p{S}][\p{P}\p{S}]+[^\s\p{P}\p{S}]/u.test(text)
 }
@@ -114,35 +108,32 @@ function chunkAt(text: string, at: number): string {
   return at + MOST < text.length ? chunk + GOES_ON : chunk
 }
 
-/** Without the halves of characters that a cut has left at its ends. */
+/** Drops lone surrogates that a cut left at the ends. */
 function whole(text: string): string {
   return text.replace(/^[\udc00-\udfff]|[\ud800-\udbff]$/g, '')
 }
 
-// The words of a resource, for `_text` and `_content`. https://hl7.org/fhir/R4/search.html#content
+// Full text of a resource for `_text` and `_content`. https://hl7.org/fhir/R4/search.html#content
 
-/** Parameters of Projects whose words are searched (`Project.setting` `fullTextSearch`). */
+/** Parameters available in Projects with the setting `fullTextSearch`. */
 export const WORDS: readonly string[] = ['_content', '_text']
 
 export const isOfWords = (code: string): boolean => WORDS.includes(code)
 
 export interface ResourceText {
-  /** The words of the narrative. */
   readonly narrative: string
-  /** The words of all elements, the narrative included. */
   readonly content: string
 }
 
-/** Longer texts are found by their beginning: PostgreSQL keeps 1 MB of words and places. */
+/** Longer text is indexed up to here: a PostgreSQL tsvector holds at most 1 MB. */
 const MAX_TEXT = 100_000
 
-/** They name things and say nothing: links, and what no one reads. */
+/** Elements without searchable words: links, types, encoded data. */
 const SILENT: ReadonlySet<string> = new Set([
   ...['resourceType', 'id', 'meta', 'data', 'contentType'],
   ...['system', 'url', 'reference', 'profile', 'instantiatesCanonical'],
 ])
 
-/** Words as they are compared: of letters and digits, without case and accents. */
 export function extractResourceText(resource: Resource): ResourceText {
   const narrative = isObject(resource.text) ? resource.text.div : undefined
   return {
@@ -151,17 +142,14 @@ export function extractResourceText(resource: Resource): ResourceText {
   }
 }
 
-/**
- * Such words as a query of PostgreSQL's `websearch` syntax: quotes make a phrase, a hyphen before a word
- * excludes it, `or` makes alternatives.
- */
+/** Normalises a query for `websearch_to_tsquery`: quotes make a phrase, a leading hyphen excludes. */
 export function wordsQuery(text: string): string {
   return plain(text)
     .replace(/(?<=[\p{L}\p{N}])-/gu, ' ')
     .replace(/[^\p{L}\p{N}"-]+/gu, ' ')
 }
 
-// PostgreSQL's parser would take addresses, paths and hyphenated words for one word each.
+// PostgreSQL's parser would treat URLs, paths and hyphenated words as single words.
 const words = (text: string) => plain(text).replace(/[^\p{L}\p{N}]+/gu, ' ')
 
 function plain(text: string): string {
@@ -172,7 +160,6 @@ function plain(text: string): string {
   return start.toLowerCase().slice(0, MAX_TEXT)
 }
 
-/** No more of it than is kept. */
 function collectText(resource: Resource): string {
   let content = ''
   for (const text of textsIn(resource)) {
@@ -199,7 +186,7 @@ const ENTITIES: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>',
 function withoutTags(xhtml: string): string {
   return (
     xhtml
-      // Up to the next bracket of any kind: a text of opening ones alone is read once, not once for each.
+      // Stops at the next bracket of either kind, so that many opening brackets stay linear.
       .replace(/<[^<>]*>/g, ' ')
       .replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w{1,32}));/gi, (_, decimal, hex, name) => {
         if (name !== undefined) return ENTITIES[name] ?? ' '

@@ -1,4 +1,4 @@
-/** The terminology published with the standard; a file is unpacked when it is first asked for. */
+/** Terminology packaged with the standard; files are unpacked on first use. */
 
 import { openLines, openOnce } from './definitions-data.ts'
 import type { Meta } from './resource.ts'
@@ -7,7 +7,6 @@ export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)
 }
 
-/** Urls of those whose concepts are packaged. */
 export function coreCodeSystems(): readonly string[] {
   return codeSystems()
     .names()
@@ -22,7 +21,6 @@ export function coreConceptMap(url: string): ConceptMap | undefined {
   return conceptMaps().get(url)
 }
 
-/** The urls of all that is packaged, by type. */
 export function coreUrls(): readonly (readonly [string, readonly string[]])[] {
   return [
     ['CodeSystem', codeSystems().names()],
@@ -31,21 +29,20 @@ export function coreUrls(): readonly (readonly [string, readonly string[]])[] {
   ]
 }
 
-/** There are few of them, and small ones. */
+/** Few and small, so all are parsed. */
 export function coreConceptMaps(): readonly ConceptMap[] {
   return conceptMaps()
     .names()
     .flatMap((url) => coreConceptMap(url) ?? [])
 }
 
-/** The others stay text. */
 const MOST_PARSED = 100
 
 const codeSystems = openOnce(() => openLines<CodeSystem>('codesystems', 'url', MOST_PARSED))
 const valueSets = openOnce(() => openLines<ValueSet>('composes', 'url', MOST_PARSED))
 const conceptMaps = openOnce(() => openLines<ConceptMap>('conceptmaps', 'url', MOST_PARSED))
 
-/** The elements of terminology resources that are used. https://hl7.org/fhir/R4/terminology-module.html */
+/** Terminology resources, reduced to the elements in use. https://hl7.org/fhir/R4/terminology-module.html */
 export interface Property {
   readonly code: string
   readonly [value: string]: unknown
@@ -75,10 +72,9 @@ interface Named {
 }
 
 export interface CodeSystem extends Named {
-  /** The language of the displays. */
   readonly language?: string | undefined
   readonly content?: string | undefined
-  /** The canonical of the CodeSystem that a supplement is of. */
+  /** Canonical of the supplemented CodeSystem. */
   readonly supplements?: string | undefined
   readonly caseSensitive?: boolean | undefined
   readonly hierarchyMeaning?: string | undefined
@@ -122,7 +118,7 @@ export interface Contained {
 
 export interface Compose {
   readonly extension?: readonly Extension[]
-  /** False leaves inactive codes out. */
+  /** False excludes inactive codes. */
   readonly inactive?: boolean
   readonly include?: readonly Include[]
   readonly exclude?: readonly Include[]
@@ -137,7 +133,7 @@ interface Mapping {
   readonly product?: readonly Dependency[] | undefined
 }
 
-/** Another element that a mapping needs or yields, with its value. */
+/** Another element that a mapping requires or produces, with its value. */
 export interface Dependency {
   readonly property: string
   readonly system?: string | undefined

@@ -1,8 +1,4 @@
-/**
- * Elements → the values a search compares: tokens, ranges, strings, references, uris. The type of an
- * element is known from the definitions; its shape is not, so whatever does not fit is left out.
- * https://hl7.org/fhir/R4/search.html#ptypes
- */
+/** Converts elements to searchable values; wrong shapes are skipped. https://hl7.org/fhir/R4/search.html#ptypes */
 
 import { createRequire } from 'node:module'
 import { Cache } from '../core/cache.ts'
@@ -10,13 +6,13 @@ import { toNumber } from './json.ts'
 import { isObject } from './resource.ts'
 
 export interface Token {
-  /** Undefined: the element has no place for a system (code, boolean, string, id). */
+  /** Undefined for types without a system (code, boolean, string, id). */
   readonly system: string | undefined
   readonly code: string
   readonly display?: string | undefined
-  /** Type of an Identifier, for `:of-type` and `:text`. */
+  /** Identifier type, for `:of-type` and `:text`. */
   readonly types?: readonly Token[]
-  /** `code` is a value of a short list; `plain` any other text, which may be a secret. */
+  /** `code` is a value of a short list; `plain` is other text, possibly a secret. */
   readonly kind: 'coding' | 'code' | 'identifier' | 'contact' | 'plain' | 'text'
 }
 
@@ -29,7 +25,7 @@ export interface QuantityRange {
 }
 
 interface Target {
-  /** `Type/id` without version, a full address, or a canonical; not `#contained`. */
+  /** `Type/id` without version, an absolute URL or a canonical; never `#contained`. */
   readonly literal: string | undefined
   readonly identifier: Token | undefined
 }
@@ -39,7 +35,7 @@ type Fields = Readonly<Record<string, unknown>>
 const CURRENCY = 'urn:iso:std:iso:4217'
 const NONE: readonly never[] = []
 
-/** Tokens of one element of a token parameter; `isFolded` for `email` and `phone`. */
+/** Extracts the tokens of one element; `isFolded` for `email` and `phone`. */
 export function extractTokens(type: string, value: unknown, isFolded = false): readonly Token[] {
   if (typeof value === 'boolean') return [{ kind: 'code', system: undefined, code: String(value) }]
   if (typeof value === 'string') {
@@ -98,7 +94,6 @@ function identifierToken(identifier: Fields): Token | undefined {
   }
 }
 
-/** Range of one element of a date parameter. */
 export function extractDateRange(type: string, value: unknown): DateRange | undefined {
   if (typeof value === 'string') return parseDate(value)
   if (!isObject(value)) return undefined
@@ -106,7 +101,7 @@ export function extractDateRange(type: string, value: unknown): DateRange | unde
   return type === 'Timing' ? timingRange(value) : undefined
 }
 
-/** From the first event or bound to the last. */
+/** Spans the first event or bound to the last. */
 function timingRange(timing: Fields): DateRange | undefined {
   const events = Array.isArray(timing.event) ? timing.event.map(parseDate) : []
   const bounds = isObject(timing.repeat) ? timing.repeat.boundsPeriod : undefined
@@ -117,7 +112,7 @@ function timingRange(timing: Fields): DateRange | undefined {
   return ranges.reduce((a, b) => ({ low: Math.min(a.low, b.low), high: Math.max(a.high, b.high) }))
 }
 
-/** Range of one element of a number or quantity parameter; a Range has open ends. */
+/** Extracts the range of one element for a number or quantity parameter; a Range may be open-ended. */
 export function extractQuantity(type: string, value: unknown): QuantityRange | undefined {
   const bare = toNumber(value)
   if (bare !== undefined) return exact(bare, '', undefined, undefined)
@@ -154,7 +149,6 @@ function rangeQuantity(range: Fields): QuantityRange | undefined {
   return { ...either, low: low?.low ?? -Infinity, high: high?.high ?? Infinity }
 }
 
-/** Parts of one element of a string parameter, as written. */
 export function extractStrings(type: string, value: unknown): readonly string[] {
   if (typeof value === 'string') return value === '' ? NONE : [value]
   if (!isObject(value)) return NONE
@@ -176,7 +170,6 @@ const PARTS: Readonly<Record<string, readonly string[]>> = {
   Address: ['line', 'city', 'district', 'state', 'postalCode', 'country', 'text'],
 }
 
-/** Target of one element of a reference parameter. */
 export function extractTarget(type: string, value: unknown): Target | undefined {
   if (typeof value === 'string') return literalTarget(value, undefined)
   if (!isObject(value)) return undefined
@@ -200,7 +193,7 @@ function literalTarget(
   return { literal: version === -1 ? reference : reference.slice(0, version), identifier }
 }
 
-/** A uri or canonical; a canonical with a version is found with and without it. */
+/** Extracts a uri or canonical; a versioned canonical is indexed with and without version. */
 export function extractUris(value: unknown): readonly string[] {
   const uri = text(value)
   if (uri === undefined) return NONE
@@ -212,14 +205,14 @@ function text(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** Longer names of codes are compared by their beginning. */
+/** Longer code names are compared by this prefix. */
 const MAX_STRING = 200
 
-/** NFKD, no marks, lower case, single blanks, trimmed, at most MAX_STRING characters. */
+/** NFKD, without marks, lower case, single spaces, trimmed, at most MAX_STRING characters. */
 export function normaliseString(text: string): string {
   const start = text.length > MAX_STRING * 4 ? text.slice(0, MAX_STRING * 4) : text
   const plain = PLAIN.test(start) ? start : start.normalize('NFKD').replace(/\p{M}+/gu, '')
-  // Control characters go too: PostgreSQL text cannot hold NUL.
+  // Drops control characters: PostgreSQL text cannot hold NUL.
   const spaced = plain
     .toLowerCase()
     .replace(/[\s\p{Cc}]+/gu, ' ')
@@ -227,7 +220,7 @@ export function normaliseString(text: string): string {
   return spaced.length > MAX_STRING ? spaced.slice(0, MAX_STRING).toWellFormed().trimEnd() : spaced
 }
 
-/** Letters and digits only, in words parted by single blanks: what `:text` of a token compares. */
+/** Letters and digits in words separated by single spaces, as `:text` of a token compares them. */
 export function plainWords(text: string): string {
   return normaliseString(text)
     .replace(/[^\p{L}\p{N}]+/gu, ' ')
@@ -236,10 +229,7 @@ export function plainWords(text: string): string {
 
 const PLAIN = /^[\x20-\x7e]*$/
 
-/*
- * Dates of FHIR as half-open ranges [low, high) of epoch milliseconds, as wide as the precision says.
- * https://hl7.org/fhir/R4/search.html#date
- */
+/** FHIR dates as half-open ranges [low, high) of epoch milliseconds. https://hl7.org/fhir/R4/search.html#date */
 
 export interface DateRange {
   readonly low: number
@@ -251,7 +241,7 @@ const DATE =
 const MINUTE = 60_000
 const DAY = 86_400_000
 
-/** date, dateTime or instant of any precision; without a zone it is UTC. Undefined if not a date. */
+/** Parses a date, dateTime or instant of any precision; UTC without a zone. Undefined for anything else. */
 export function parseDate(text: unknown): DateRange | undefined {
   if (typeof text !== 'string' || text.length > 50) return undefined
   const match = DATE.exec(text)
@@ -268,7 +258,6 @@ export function parseDate(text: unknown): DateRange | undefined {
   if (day < 1 || start >= utc(year, month + 1, 1)) return undefined
   if (hour === undefined) return { low: start, high: start + DAY }
   const [hours, minutes, seconds] = [Number(hour), Number(minute), Number(second ?? 0)]
-  // 60 is a leap second, which the standard allows.
   if (hours > 23 || minutes > 59 || seconds > 60) return undefined
   const shift = offset(zone)
   if (shift === undefined) return undefined
@@ -283,7 +272,7 @@ export function parseDate(text: unknown): DateRange | undefined {
   return { low, high: low + width }
 }
 
-/** Period, open ends infinite; undefined when it has neither a start nor an end. */
+/** Parses a Period, open ends as infinity; undefined without start and end. */
 function parsePeriod(value: Readonly<Record<string, unknown>>): DateRange | undefined {
   const start = parseDate(value.start)
   const end = parseDate(value.end)
@@ -291,13 +280,13 @@ function parsePeriod(value: Readonly<Record<string, unknown>>): DateRange | unde
   return { low: start?.low ?? -Infinity, high: end?.high ?? Infinity }
 }
 
-/** The two ends of a range are often on one day; toISOString was 8 % of deriving a resource. */
+/** Both ends of a range are often on one day; toISOString is slow. */
 let lastDay = { number: Number.NaN, text: '' }
-/** A statement of a search names the ends of its ranges several times, and the next one may again. */
+/** Search statements repeat the ends of their ranges. */
 const written = new Map<number, string>()
 const MOST_WRITTEN = 1000
 
-/** timestamptz text for PostgreSQL; outside the years 1 to 9999 it is infinite. */
+/** Formats a timestamptz for PostgreSQL; infinite outside the years 1 to 9999. */
 export function timestamp(ms: number): string {
   if (ms < FIRST) return '-infinity'
   if (ms > LAST) return 'infinity'
@@ -338,19 +327,18 @@ function offset(zone: string | undefined): number | undefined {
 const FIRST = utc(1, 0, 1)
 const LAST = utc(10_000, 0, 1) - 1
 
-// Units of measure by the Unified Code: https://ucum.org/ucum
+// Units of measure in UCUM: https://ucum.org/ucum
 
-/** The system of UCUM codes in FHIR. */
 export const UCUM = 'http://unitsofmeasure.org'
 
 interface Ucum {
   convertUnitTo(from: string, value: number, to: string): { readonly toVal: number | null }
 }
 
-/** Rounding removes the error of a conversion, so that 100 cm is not more than 1 m. */
+/** Rounds off conversion errors, so that 100 cm equals 1 m. */
 const DIGITS = 12
 
-/** Undefined when one of the units is unknown or they do not measure the same. */
+/** Converts a value; undefined when a unit is unknown or the dimensions differ. */
 export function convert(value: number, from: string, to: string): number | undefined {
   const pair = `${from} ${to}`
   if (apart.has(pair)) return undefined
@@ -359,14 +347,14 @@ export function convert(value: number, from: string, to: string): number | undef
   return toVal === null ? undefined : Number(toVal.toPrecision(DIGITS))
 }
 
-/** Units that do not measure the same: a search with a unit asks that of all units of the data, several times. */
+/** Pairs of incompatible units: a search with a unit checks all units of the data repeatedly. */
 const apart = new Cache<string, true>({ name: 'incomparable-units', max: 10_000 })
 
 let loaded: Ucum | undefined
 
-/** Loaded at the first conversion: its tables cost 90 ms. */
+/** Loaded on first use because its tables load slowly. */
 function ucum(): Ucum {
-  // The package has no types; this is the one function that is used.
+  // The package has no types; only this function is used.
   loaded ??= createRequire(import.meta.url)('@lhncbc/ucum-lhc').UcumLhcUtils.getInstance() as Ucum
   return loaded
 }

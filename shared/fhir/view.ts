@@ -1,19 +1,15 @@
-/**
- * Parts of a resource: `_summary` and `_elements` (also `_fields`).
- * https://hl7.org/fhir/R4/search.html#summary, #elements
- */
+/** `_summary` and `_elements` (also `_fields`). https://hl7.org/fhir/R4/search.html#summary, #elements */
 import { badRequest, tooCostly } from '../core/errors.ts'
 import { typeElements } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
 import { parseJson } from './json.ts'
 import { isObject } from './resource.ts'
 
-/** Takes and gives the JSON text of a resource of the type the view was made for. */
 export type View = (text: string) => string
 
 const VIEWED = ['_elements', '_fields', '_summary'] as const
 
-/** The view a query asks for; undefined is the whole resource. Errors: 400 for an unknown value. */
+/** Returns the view of a query; undefined for the whole resource. Errors: 400 for an unknown value. */
 export function parseView(type: string, query: URLSearchParams): View | undefined {
   if (!VIEWED.some((name) => query.has(name))) return undefined
   const elements = ['_elements', '_fields'].flatMap((name) => query.getAll(name)).join(',')
@@ -38,10 +34,7 @@ export function parseView(type: string, query: URLSearchParams): View | undefine
   }
 }
 
-/**
- * Errors: 400 for a name in `_elements` that is no element of any of the types. `_fields` may name search parameters, too,
- * of which nothing is shown.
- */
+/** Errors: 400 for an unknown element in `_elements`. `_fields` may also name search parameters. */
 export function requireElements(types: readonly string[], query: URLSearchParams): void {
   if (!query.has('_elements')) return
   const names = new Set(query.getAll('_elements').join(',').split(','))
@@ -56,7 +49,7 @@ export function requireElements(types: readonly string[], query: URLSearchParams
 const MOST_NAMES = 200
 const UNIVERSAL = new Set(['resourceType', 'id', 'extension'])
 
-/** `prefix` is what the paths of the children begin with, as of `childScope`. */
+/** `prefix` is the path prefix of the children, see `childScope`. */
 function hasElement(owner: string, prefix: string, [first = '', ...rest]: string[]): boolean {
   if (rest.length === 0 && UNIVERSAL.has(first)) return true
   return typeElements(owner).some((element) => {
@@ -70,9 +63,8 @@ function hasElement(owner: string, prefix: string, [first = '', ...rest]: string
   })
 }
 
-/** Whole, not at all, or what the next Choose says of its children. */
 type Choice = boolean | Choose
-/** `name` is the last step of the element's path. */
+/** `name` is the last step of the element path. */
 type Choose = (element: ElementDefinition, name: string) => Choice
 
 const inSummary: Choose = (element) => {
@@ -80,7 +72,7 @@ const inSummary: Choose = (element) => {
   return isBackbone(element) ? inSummary : true
 }
 
-/** `name` wants all of it, `name.family` only that. */
+/** `name` includes the whole element, `name.family` only that child. */
 function named(paths: readonly (readonly string[])[]): Choose {
   return (element, name) => {
     const names = [name, ...propertyNames(element, name)]
@@ -90,7 +82,6 @@ function named(paths: readonly (readonly string[])[]): Choose {
   }
 }
 
-/** `resourceType`, `id` and `meta` always stay. */
 function keep(type: string, choose: Choose): View {
   const always = new Set(['resourceType', 'id', 'meta'])
   return subset((resource) => cut(resource, { owner: type, prefix: '', choose, always }))
@@ -103,7 +94,7 @@ interface Cutting {
   readonly always: ReadonlySet<string>
 }
 
-/** Mandatory and modifier elements always stay: without them the rest may be misread. */
+/** Always keeps mandatory and modifier elements: without them the rest may be misread. */
 function cut(
   value: Readonly<Record<string, unknown>>,
   { owner, prefix, choose, always }: Cutting,
@@ -141,7 +132,7 @@ function cutChild(
   return cut(value, { owner: inside, prefix, choose, always: ONLY_ID })
 }
 
-/** The type whose elements are the children of an element, and what their paths begin with. */
+/** Returns the type that defines an element's children, and their path prefix. */
 function childScope(owner: string, element: ElementDefinition): [type: string, prefix: string] {
   if (element.content !== undefined) {
     const [type = '', ...path] = element.content.split('.')
@@ -165,7 +156,7 @@ const SUBSETTED = {
   code: 'SUBSETTED',
 }
 
-/** Marks the result, so that no client takes it for the whole. */
+/** Tags the result SUBSETTED, so that clients do not take it for the whole. */
 function subset(cut: (resource: Record<string, unknown>) => Record<string, unknown>): View {
   return (text) => {
     const resource = parseJson(text)

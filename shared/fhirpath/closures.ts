@@ -1,8 +1,6 @@
 /**
- * Expressions → plain closures: the part of FHIRPath that invariants and the conditions of search expressions use.
- * Measured: 0.1–1 µs an invariant, where an engine of the whole language takes 5–20 µs. Whatever the closures
- * cannot say with certainty throws NOT_PLAIN, and the engine answers instead.
- * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
+ * Compiles the FHIRPath of invariants and search conditions to closures, much faster than the engine. Throws
+ * NOT_PLAIN where they cannot decide. https://hl7.org/fhirpath/N1/; `undefined` is the empty collection.
  */
 import { toNumber } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
@@ -30,23 +28,20 @@ import {
 import { type Binary, type Call, type Expression, memberPath, parsePath } from './parse.ts'
 import { COMPARISONS, intersection, isMember, isSubtype, NO_VALUE, NOT_PLAIN } from './values.ts'
 
-/**
- * The truth of `expression` about an element of `type` (`Patient.contact`). Throws NOT_PLAIN, here or
- * when called. What a tenant has written must not multiply work: it has no unions and no sums.
- */
+/** Throws NOT_PLAIN, here or when called. Tenant expressions must not multiply work: no unions or sums. */
 export function compilePlain(expression: string, type: string, isTenants: boolean): Truth {
   const context = { types: [type], isStart: true, isTenants, isInner: false, isSearch: false }
   return truth(parse(expression), context)
 }
 
 interface Context {
-  /** Types that the focus may have; undefined: any resource. */
+  /** Possible types of the focus; any resource when undefined. */
   readonly types: readonly string[] | undefined
   readonly isStart: boolean
   readonly isTenants: boolean
-  /** Inside the criteria of a function, which run once an item. */
+  /** True within function criteria, which run once per item. */
   readonly isInner: boolean
-  /** Names must exist, `resolve()` answers a type, and elements without a value are not there. */
+  /** Names must exist, `resolve()` yields a type, and elements without a value are absent. */
   readonly isSearch: boolean
 }
 
@@ -149,8 +144,8 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
 }
 
 /**
- * Tests the type of an element by the property that holds it, or what it says of itself. In an invariant the test of
- * nothing is false, as in the published validator, so that ras-2 is met without a probability; in a search it is empty.
+ * Tests the type of an element. For an empty operand an invariant yields false, as the published validator does
+ * (ras-2 without a probability); a search yields empty.
  */
 function isOfType(of: Expression, wanted: string, context: Context): Truth {
   const { evaluate, types = [] } = values(of, context)
@@ -160,7 +155,7 @@ function isOfType(of: Expression, wanted: string, context: Context): Truth {
   if (types.length === 1) {
     const isKind = isSubtype(type, wanted)
     if (type === RESOLVED && of.kind === 'call' && of.of === undefined) {
-      // Most conditions of search expressions are this one, on every write.
+      // Fast path: most search conditions have this form and run on every write.
       return (focus) => {
         const target = referenceType(focus)
         return target === undefined ? ofNothing : target === wanted
@@ -180,7 +175,6 @@ function isOfType(of: Expression, wanted: string, context: Context): Truth {
   }
 }
 
-/** The value of a member, of which there is one at most, and the same if it is of the type. */
 function ofType(of: Expression, wanted: string, context: Context) {
   if (of.kind !== 'member') throw NOT_PLAIN
   const parent = source(of.of, context)
@@ -235,7 +229,7 @@ export function values(expression: Expression, context: Context): Compiled {
   }
 }
 
-/** `(value as Quantity)`; search expressions have code of their own for it. */
+/** `(value as Quantity)`; search expressions compile it in extract.ts. */
 function asType(of: Expression, wanted: string, context: Context): Compiled {
   if (context.isSearch) throw NOT_PLAIN
   const { select, types } = ofType(of, wanted, context)

@@ -1,7 +1,6 @@
 /**
- * FHIRPath that a tenant wrote. A short expression can hang the process or eat its memory, so three
- * fences stand around it: what may be compiled, what one evaluation may make (the engine reports every
- * step), and the time of a batch of evaluations, which V8 enforces even inside one function.
+ * Runs tenant FHIRPath. Short expressions can hang the process or exhaust memory, so three limits apply: compilable
+ * syntax, values produced per evaluation (the engine reports each step), and time per batch, which V8 enforces.
  */
 import vm from 'node:vm'
 import { notSupported, tooCostly } from '../core/errors.ts'
@@ -19,30 +18,26 @@ import {
 } from './path.ts'
 
 const MAX_LENGTH = 2_000
-/** The parser needs up to 100 ms for so many. */
 const MAX_TOKENS = 400
 const MAX_NESTING = 32
 
 const MAX_STEPS = 20_000
-/** Items of one result, and of all results of one evaluation. */
+/** Items of one result, and of all results of an evaluation. */
 const MAX_ITEMS = 10_000
 const MAX_ALL_ITEMS = 200_000
-/** Characters of all texts that one evaluation computes. */
+/** Characters of all strings that an evaluation computes. */
 const MAX_ALL_TEXT = 4_000_000
 const MAX_INTEGER = 2n ** 63n
 
 const TIMEOUT_MS = 100
 const MAX_ATTEMPTS = 10
-/** A thread that had this share of the time was not starved. */
+/** A thread that got this share of CPU time was not starved. */
 const MOST_OF_IT = 0.75
 
-// Tenants have a cache of their own, so that they do not evict what every write needs.
+// Separate cache: tenants must not evict the expressions that every write needs.
 const cache = createPathCache('custom-fhirpath', 100_000)
 
-/**
- * Compiles an expression of a tenant. The function keeps to the limits by itself; several calls belong
- * into one `withinLimits`. Errors: 400, `too-costly` above a limit, here and when it is called.
- */
+/** Compiles a tenant expression. Errors: 400, and `too-costly` above a limit, here and at each call. */
 export function compileTenant(
   expression: string,
   base?: string,
@@ -52,7 +47,6 @@ export function compileTenant(
   return (node, variables) => nodeValues(run(node, variables))
 }
 
-/** As `compileTenant`, for callers that need the places of the elements. */
 export function compileTenantNodes(
   expression: string,
   base?: string,
@@ -65,10 +59,7 @@ export function compileTenantNodes(
   }
 }
 
-/**
- * Runs a synchronous batch of evaluations, which together have 100 ms of this thread, or `timeoutMs`; some fifty a
- * batch make its own cost (0.1 ms) vanish. Expressions are compiled before it. Errors: those of the batch, 400 `too-costly` over time.
- */
+/** Runs a synchronous batch within 100 ms or `timeoutMs` of this thread. Errors: 400 `too-costly` on timeout. */
 export function withinLimits<T>(batch: () => T, timeoutMs = TIMEOUT_MS): T {
   if (isInside) return batch()
   return withinTime(timeoutMs, 'A FHIRPath expression takes too long', () => {
@@ -81,7 +72,7 @@ export function withinLimits<T>(batch: () => T, timeoutMs = TIMEOUT_MS): T {
   })
 }
 
-/** Runs synchronous work that V8 stops after a time of this thread. Errors: those of the work, 400 `too-costly`. */
+/** Runs synchronous work under a V8 time limit. Errors: those of the work, 400 `too-costly`. */
 export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T {
   for (let attempt = 1; ; attempt++) {
     const start = process.threadCpuUsage()
@@ -89,11 +80,10 @@ export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T
       return quietly(() => runTimed(work, timeoutMs))
     } catch (error) {
       if (!isTimeout(error)) throw error
-      // V8 runs no `finally` in code that it stops.
+      // V8 skips `finally` blocks when it terminates code.
       isInside = false
       forgetPatterns()
       const { user, system } = process.threadCpuUsage(start)
-      // On a busy machine the time may have gone to others.
       const isStarved = (user + system) / 1_000 < timeoutMs * MOST_OF_IT
       if (!isStarved || attempt === MAX_ATTEMPTS) throw tooCostly(text)
     }
@@ -119,14 +109,14 @@ function runTimed<T>(batch: () => T, timeout: number): T {
 }
 
 function isTimeout(error: unknown): boolean {
-  // It comes from the other context, whose Error is not ours.
+  // The error comes from another vm context, so instanceof Error fails.
   return isObject(error) && error.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT'
 }
 
-// Comments, texts, quoted names, words and numbers, single signs.
+// Comments, strings, quoted names, words and numbers, symbols.
 const TOKEN = /\/\*[\s\S]*?\*\/|\/\/.*|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\w+|\S/g
 
-/** The expression, when it is cheap to compile and makes no objects. */
+/** Returns the expression if it is cheap to compile and creates no objects. */
 function requireModest(expression: string, maxTokens: number): string {
   if (expression.length > MAX_LENGTH) {
     throw tooCostly(`A FHIRPath expression may have ${MAX_LENGTH} characters`)
@@ -140,7 +130,7 @@ function requireModest(expression: string, maxTokens: number): string {
     if (++tokens > maxTokens || depth > MAX_NESTING) {
       throw tooCostly('A FHIRPath expression has too many parts')
     }
-    // `{}` is the empty collection, all else in braces an instance selector.
+    // `{}` is the empty collection; other braces are instance selectors.
     if (previous === '{' && token !== '}') {
       throw notSupported('A FHIRPath expression cannot make instances here')
     }

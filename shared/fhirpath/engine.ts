@@ -1,7 +1,4 @@
-/**
- * The FHIRPath engine, loaded when the first expression needs it: with its tables of units and of FHIR's
- * types it takes 27 to 37 MB and 0.2 s, which who can wait spends in turns of the event loop.
- */
+/** Loads the FHIRPath engine on first use: its UCUM and FHIR tables are large and slow to load. */
 import { createRequire } from 'node:module'
 import type { Model, ResourceNode, UserInvocationTable } from 'fhirpath'
 import { RE2JS } from 're2js'
@@ -25,7 +22,7 @@ export function engine(): Engine {
   return loaded
 }
 
-/** Modules that the engine would load by itself, in the order of need and under its own names. */
+/** Modules of the engine in load order, under the names it requires them by. */
 const PARTS = [
   'antlr4/src/antlr4/atn/index',
   'antlr4/src/antlr4/tree/index',
@@ -40,12 +37,11 @@ const PARTS = [
   '../fhir-context/r4',
 ]
 
-/** The first expressions are slow: much of the parser and of the engine is compiled by them. */
+/** Warm-up: the first expressions compile much of the parser and engine. */
 const FIRST = ['use', "use = 'official' and period.start > @2020-01-01", '%resource.name.exists()']
 const FIRST_NAME = { use: 'official', period: { start: '2020-01-02' } }
 const FIRST_RESOURCE = { resourceType: 'Patient', name: [FIRST_NAME] }
 
-/** Has `engine` at hand, part by part. */
 export function loadEngine(): Promise<void> {
   loading ??= loaded === undefined ? loadParts() : Promise.resolve()
   return loading
@@ -66,10 +62,8 @@ async function loadParts(): Promise<void> {
   }
 }
 
-// * FHIRPath functions that replace the engine's own: regular expressions in linear time, text that
-// cannot grow without bound, and a `resolve()` that never leaves the process.
+// Replacements of engine functions: linear-time regular expressions, bounded strings, and a `resolve()` without I/O.
 
-/** Characters one function may answer. */
 const MAX_TEXT = 1_000_000
 
 type Text = string | readonly never[]
@@ -84,7 +78,7 @@ export const functions: UserInvocationTable = {
     const matcher = compiledPattern(pattern).matcher(text)
     let matches = 0
     while (matcher.find()) matches++
-    // `$1` stands for a part of the match, $` and $' for all that is before or after it.
+    // `$1` inserts part of the match, $` and $' everything before or after it.
     const groups = replacement.split('$').length - 1
     const reach = /\$[`']/.test(replacement) ? matches : 1
     requireShort(text.length * (1 + groups * reach) + matches * replacement.length)
@@ -94,7 +88,7 @@ export const functions: UserInvocationTable = {
     requireShort(text.length)
     const matches = pattern === '' ? text.length + 1 : text.split(pattern).length - 1
     requireShort(text.length + matches * replacement.length)
-    // A function, because a replacement text would have its `$&` read as the match.
+    // A function, because `$&` in a replacement string would insert the match.
     return text.replaceAll(pattern, () => replacement)
   }),
   join: {
@@ -117,7 +111,7 @@ function requireShort(length: number): void {
   if (length > MAX_TEXT) throw tooCostly('A FHIRPath expression makes a text that is too long')
 }
 
-/** A function on one text with text arguments; empty when one of them is. */
+/** A function of one string with string arguments; empty when an argument is empty. */
 function withTexts(
   arities: readonly (1 | 2)[],
   answer: (text: string, first: string, second?: string) => unknown,
@@ -134,16 +128,16 @@ function withTexts(
   return { fn, arity, internalStructures: true }
 }
 
-/** Compiled patterns take up to 1 MB each within these bounds. */
+/** A compiled pattern takes up to 1 MB within these limits. */
 const MAX_PATTERNS = 100
 const MAX_PATTERN_LENGTH = 500
 const MAX_PROGRAM = 2_000
 
-// Not an LRU cache: a tenant's evaluation is stopped anywhere, and a Map stays whole then.
+// A Map, not an LRU cache: evaluation can be terminated at any point, and a Map stays consistent.
 const patterns = new Map<string, RE2JS>()
 
-/** FHIRPath matches in single-line mode: a dot is any character. */
-/** Linear in the text it is tried on. Errors: for a pattern that is none, or too costly. */
+/** FHIRPath matches in single-line mode: a dot matches any character. */
+/** Compiles a linear-time pattern. Errors: invalid or too costly patterns. */
 export function compiledPattern(pattern: string, flags = ''): RE2JS {
   const key = `${flags}/${pattern}`
   const known = patterns.get(key)
@@ -161,14 +155,14 @@ export function compiledPattern(pattern: string, flags = ''): RE2JS {
   return made
 }
 
-/** Forgets compiled patterns, one of which may have been stopped in the middle of a search. */
+/** Drops compiled patterns: one may have been terminated mid-match. */
 export function forgetPatterns(): void {
   patterns.clear()
 }
 
 /**
- * The targets of references as resources of which only type and id are known, or as they are when
- * contained; nothing is read. https://hl7.org/fhir/R4/fhirpath.html#functions
+ * Resolves references without I/O, to type and id or the contained resource.
+ * https://hl7.org/fhir/R4/fhirpath.html#functions
  */
 function resolve(this: unknown, items: readonly unknown[]): unknown[] {
   return items.flatMap((item) => {
@@ -200,7 +194,7 @@ function containedIn(item: unknown, id: string): unknown {
   return undefined
 }
 
-/** The evaluation of one element does not reach its resource, but has it as a variable. */
+/** An element does not link to its resource, so its containing resource comes from a variable. */
 function containedInRoot(context: unknown, id: string): unknown {
   const variables = isObject(context) ? context.vars : undefined
   const root = isObject(variables) ? variables.rootResource : undefined

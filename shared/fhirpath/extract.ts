@@ -1,7 +1,6 @@
 /**
- * Search expressions → plain closures. An expression compiles to legs: one straight walk for each
- * path and each type its last element may have, so that a value arrives with its type known.
- * Data of any wrong shape yields nothing and never throws.
+ * Compiles search expressions to plain closures. Each leg is a straight walk for one path and one type of its last
+ * element, so values arrive with known types. Data of the wrong shape yields nothing and never throws.
  */
 import { isObject } from '../fhir/resource.ts'
 import { truth, values } from './closures.ts'
@@ -16,19 +15,18 @@ import {
 import { type Call, type Expression, parsePath } from './parse.ts'
 import { NOT_PLAIN } from './values.ts'
 
-/** Takes a node and what the values end up in. */
+/** Visits the values below a node, adding to `sink`. */
 export type Walk<Sink> = (node: unknown, sink: Sink) => void
 
 export interface Leg {
-  /** Type of the values: `CodeableConcept`, `dateTime`; a backbone element is `Claim.item`. */
+  /** Type of the values, such as `CodeableConcept` or `dateTime`; `Claim.item` for a backbone element. */
   readonly type: string
-  /** Property of the resource that must be there; undefined: values come from the whole. */
+  /** Resource property that must be present; undefined when values come from the whole resource. */
   readonly root: string | undefined
-  /** A function of the resource that calls `handle` for each value. */
   bind<Sink>(handle: Walk<Sink>): Walk<Sink>
 }
 
-/** Throws an Error for an expression outside the subset, UnknownElement for what `type` has not. */
+/** Throws an Error for an expression outside the subset, UnknownElement for unknown elements of `type`. */
 export function compileExpression(type: string, expression: string): readonly Leg[] {
   const start: Focus = { type, root: undefined, steps: [] }
   return compile(parsePath(expression), start).map((focus) => ({
@@ -112,7 +110,6 @@ function children(foci: readonly Focus[], name: string, index?: number): readonl
   throw new UnknownElement(`${types}: no element "${name}"`)
 }
 
-/** The element `name` below a focus; an element of several types is several foci. */
 function child(focus: Focus, name: string, index?: number): Focus[] {
   if (focus.type === RESOLVED && name === 'resourceType') return [{ ...focus, type: 'code' }]
   const isStart = focus.steps.length === 0
@@ -162,7 +159,6 @@ function ofType(foci: readonly Focus[], type: string): readonly Focus[] {
   return found
 }
 
-/** Values that are no elements of the resource. */
 function computed(type: string, expression: Expression, start: Focus): Focus {
   const values = compileValues(expression, start.type)
   const step: Step = (next) => (node, sink) => {
@@ -176,7 +172,7 @@ function nameIn(expression: Expression): string {
   throw new Error('A type name is needed')
 }
 
-/** True for an element of `type` that fulfils a condition of a search expression. Throws as `compileValues`. */
+/** Compiles a condition on an element of `type`. Throws like `compileValues`. */
 function compileCondition(expression: Expression, type: string): (focus: unknown) => boolean {
   const isTrue = truth(expression, { ...SEARCH, types: [type], isStart: false })
   return (focus) => {
@@ -191,10 +187,7 @@ function compileCondition(expression: Expression, type: string): (focus: unknown
 
 const SEARCH = { isTenants: true, isInner: true, isSearch: true }
 
-/**
- * The values that a part of a search expression has for an element of `type`; none where it is not certain. Throws
- * NOT_PLAIN for what closures cannot do, UnknownElement for a name that the type has not.
- */
+/** Values are empty when uncertain. Throws NOT_PLAIN outside the plain subset, UnknownElement for unknown names. */
 function compileValues(
   expression: Expression,
   type: string,

@@ -1,17 +1,13 @@
-/**
- * The elements below an element, by the name that FHIRPath calls them (`value` is `valueQuantity`, too), and the
- * three-valued logic on what they give.
- */
+/** Child elements by FHIRPath name (`value` includes `valueQuantity`), and three-valued logic. */
 import { isResourceType, typeElements } from '../fhir/definitions.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { Expression } from './parse.ts'
 import { NO_VALUE, NOT_PLAIN } from './values.ts'
 
-/** An expression that names an element which its type has not. */
 export class UnknownElement extends Error {}
 
-/** Properties that the element `name` of `Patient.contact` or `HumanName` may be written as. */
+/** JSON properties of element `name` of `Patient.contact` or `HumanName`. */
 export function elementProperties(
   parent: string,
   name: string,
@@ -45,7 +41,7 @@ export interface Child {
   readonly isPrimitive: boolean
 }
 
-/** The children of an element that has one of the types; undefined: any resource. */
+/** Children of an element of any of the types; of any resource when undefined. */
 export function childElements(
   types: readonly string[] | undefined,
   name: string,
@@ -62,13 +58,12 @@ export function childElements(
   return [...found.values()]
 }
 
-/** Undefined: any resource. */
 export function childTypes(children: readonly Child[]): readonly string[] | undefined {
   if (children.some(({ type }) => type === undefined)) return undefined
   return children.flatMap(({ type }) => type ?? [])
 }
 
-/** Adds the values; NO_VALUE stands for those that have only an id or extensions. */
+/** Adds the values to `found`; NO_VALUE for elements with only an id or extensions. */
 export function collect(focus: unknown, children: readonly Child[], found: unknown[]): void {
   if (!isObject(focus)) return
   for (const { property, isPrimitive } of children) {
@@ -79,7 +74,7 @@ export function collect(focus: unknown, children: readonly Child[], found: unkno
   }
 }
 
-/** Whether a path of the focus leads to anything, found without collecting it. */
+/** True when a path from the focus yields anything, without collecting values. */
 export function presence(
   path: readonly string[],
   startTypes: readonly string[] | undefined,
@@ -110,7 +105,6 @@ function leads(
   return false
 }
 
-/** All that is below, values with their objects. */
 function collectDescendants(items: readonly unknown[]): readonly unknown[] {
   const found: unknown[] = []
   const open = items.filter(isObject)
@@ -126,10 +120,10 @@ function collectDescendants(items: readonly unknown[]): readonly unknown[] {
   return found
 }
 
-/** The type of what `resolve()` answers in a search expression: a type's name; nothing is ever read. */
+/** Type of a `resolve()` result in a search expression: only its type name is known, nothing is read. */
 export const RESOLVED = '#resolved'
 
-/** Type of a Reference or canonical by its text, else by `Reference.type`. */
+/** Type of a Reference or canonical, from its text or `Reference.type`. */
 export function referenceType(node: unknown): string | undefined {
   const text = isObject(node) ? node.reference : node
   if (typeof text === 'string') {
@@ -139,13 +133,12 @@ export function referenceType(node: unknown): string | undefined {
   return isObject(node) && typeof node.type === 'string' ? node.type : undefined
 }
 
-/** True for the name by which an expression on `type` begins at the resource itself. */
+/** True for a name that denotes the resource itself in an expression on `type`. */
 export function isResourceRoot(type: string, name: string): boolean {
   if (name === type) return true
   return (name === 'Resource' || name === 'DomainResource') && isResourceType(type)
 }
 
-/** Functions without arguments that follow the values of a path. */
 export const FOLLOWED: ReadonlyMap<string, (source: Compiled) => Compiled> = new Map([
   ['trace', (source: Compiled) => source],
   ['count', mapped((found) => [found.length], [])],
@@ -155,7 +148,7 @@ export const FOLLOWED: ReadonlyMap<string, (source: Compiled) => Compiled> = new
   ['resolve', mapped((found) => found.flatMap((item) => referenceType(item) ?? []), [RESOLVED])],
 ])
 
-/** Without `types` the values are of those of the path. */
+/** Without `types`, the values keep the types of the path. */
 function mapped(
   change: (found: readonly unknown[]) => readonly unknown[],
   ...types: [types?: readonly string[]]
@@ -166,11 +159,10 @@ function mapped(
   })
 }
 
-/** The values of an invariant's variables. */
 export interface Variables {
-  /** The element that the invariant belongs to. */
+  /** Element that the invariant applies to. */
   readonly context: unknown
-  /** `%resource`: the innermost resource around it. */
+  /** `%resource`: the innermost enclosing resource. */
   readonly resource: unknown
   readonly rootResource: unknown
 }
@@ -179,16 +171,14 @@ export type Truth = (focus: unknown, variables: Variables) => boolean | undefine
 
 export type Evaluate = (focus: unknown, variables: Variables) => readonly unknown[]
 
-/** A compiled part of an expression. */
 export interface Compiled {
   readonly evaluate: Evaluate
-  /** Types that its values may have; undefined: any resource. */
   readonly types: readonly string[] | undefined
 }
 
 type Connect = (left: Truth, right: Truth) => Truth
 
-/** Operators between two truths; the right one is not evaluated when the left one decides. */
+/** Binary logic; the right operand is skipped when the left one decides. */
 export const LOGIC: ReadonlyMap<string, Connect> = new Map<string, Connect>([
   [
     'and',
@@ -231,7 +221,6 @@ export function singleton(found: readonly unknown[]): boolean | undefined {
   return typeof found[0] === 'boolean' ? found[0] : true
 }
 
-/** Functions without arguments that say something about a collection. */
 export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> = new Map([
   ['exists', (found: readonly unknown[]) => found.length > 0],
   ['empty', (found: readonly unknown[]) => found.length === 0],
@@ -244,20 +233,20 @@ export const TESTS: ReadonlyMap<string, (found: readonly unknown[]) => boolean> 
   ['allFalse', (found: readonly unknown[]) => found.every((item) => item === false)],
 ])
 
-/** An element without a value is equal to nothing. */
+/** An element without a value equals nothing. */
 function isDistinct(found: readonly unknown[]): boolean {
   const values = found.filter((item) => item !== NO_VALUE)
   for (const item of values) if (typeof item !== 'string') throw NOT_PLAIN
   return new Set(values).size === values.length
 }
 
-/** True for a path that begins at a variable: it does not depend on the focus. */
+/** True for a path that starts at a variable and so does not depend on the focus. */
 export function isConstant(expression: Expression): boolean {
   if (expression.kind === 'variable') return expression.name !== 'this'
   return expression.kind === 'member' && expression.of !== undefined && isConstant(expression.of)
 }
 
-/** Answers the same list as long as the variables are the same. */
+/** Caches the result while the variables are the same object. */
 export function onceFor(evaluate: Evaluate): Evaluate {
   let known: { variables: Variables; found: readonly unknown[] } | undefined
   return (focus, variables) => {

@@ -1,7 +1,4 @@
-/**
- * The FHIRPath of SearchParameters and invariants → a tree. Not the whole language: what the
- * published definitions use (paths, operators, functions, `[n]`, `$this`, `%variables`, literals).
- */
+/** Parses the FHIRPath subset of published SearchParameters and invariants. */
 export type Expression =
   | { readonly kind: 'member'; readonly of: Expression | undefined; readonly name: string }
   | {
@@ -25,7 +22,7 @@ export type Expression =
     }
   | { readonly kind: 'union'; readonly parts: readonly Expression[] }
   | { readonly kind: 'literal'; readonly value: string | number | boolean }
-  /** `this` is `$this`; `%resource` is `resource`. */
+  /** `$this` is named `this`, `%resource` is `resource`. */
   | { readonly kind: 'variable'; readonly name: string }
 
 export type Call = Extract<Expression, { kind: 'call' }>
@@ -49,7 +46,7 @@ const ADDITIVE = ['+', '&'] as const
 const TOKEN =
   /\s*(?:('(?:[^'\\]|\\.)*')|(\d+(?:\.\d+)?)|([%$]?[A-Za-z_]\w*|`[^`]+`)|([!<>]=|[<>+&|=().,[\]]))/y
 
-/** Throws an Error that names the expression when it is outside the subset. */
+/** Throws an Error with the expression when it is outside the subset. */
 export function parsePath(text: string): Expression {
   const parser = new Parser(text)
   const expression = parser.implies()
@@ -57,7 +54,6 @@ export function parsePath(text: string): Expression {
   return expression
 }
 
-/** `a.b.c`; undefined for anything else. */
 export function memberPath(expression: Expression): readonly string[] | undefined {
   if (expression.kind !== 'member') return undefined
   if (expression.of === undefined) return [expression.name]
@@ -109,7 +105,6 @@ class Parser {
     return this.#binary(INEQUALITY, () => this.#union())
   }
 
-  /** Left-associative operators of one precedence. */
   #binary(operators: readonly BinaryOperator[], operand: () => Expression): Expression {
     let left = operand()
     for (;;) {

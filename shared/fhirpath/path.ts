@@ -1,16 +1,6 @@
 /**
- * FHIRPath (http://hl7.org/fhirpath/N1, with the additions of https://hl7.org/fhir/R4/fhirpath.html).
- * Everything that evaluates an expression comes through here:
- *
- * - `evaluate(expression, node, variables?)` for one of ours on one node: the values it selects;
- * - `compile(expression, base?)` for one that is used again: a function `(node, variables?) => values`,
- *   where `base` is the path of the node's type ("Patient.contact", "HumanName") if it is no resource;
- * - `holds(path, node, variables?)` for an invariant: what yields nothing fails;
- * - `compileTenant` and `withinLimits` of custom.ts for an expression that a tenant wrote.
- *
- * A node is a resource, an element or an array of them, as parsed by json.ts; values are JSON, elements
- * those of the resource itself, dates and quantities texts. Evaluation is synchronous, reads nothing
- * and leaves the node as it is. Errors: HttpError 400, for whatever is wrong with the expression.
+ * FHIRPath evaluation (http://hl7.org/fhirpath/N1, https://hl7.org/fhir/R4/fhirpath.html): synchronous, without I/O
+ * or changes of the node. Tenant expressions: custom.ts. Errors: HttpError 400 for an invalid expression.
  */
 
 import type { OptionVariants, ResourceNode } from 'fhirpath'
@@ -23,40 +13,35 @@ import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import { engine, functions } from './engine.ts'
 
-/**
- * `%name` → value or array of values; undefined and `[]` are the empty collection. `%resource` and
- * `%rootResource` are the node itself when it is a resource.
- */
+/** `%name` → value or array of values; undefined and `[]` are the empty collection. */
 export type Variables = Readonly<Record<string, unknown>>
 
 export type CompiledPath = (node: unknown, variables?: Variables) => unknown[]
 
-/** The values that an expression selects in a node. */
 export function evaluate(expression: string, node: unknown, variables?: Variables): unknown[] {
   return compile(expression)(node, variables)
 }
 
-/** False where the invariant says false or nothing. http://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
+/** False when the invariant yields false or nothing. http://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
 export function holds(path: CompiledPath, node: unknown, variables?: Variables): boolean {
   const [first] = path(node, variables)
   return first !== undefined && first !== false
 }
 
-/** An expression as a function. `base` is the type of the nodes that are no resources, if known. */
+/** Compiles an expression. `base` is the type of a node that is not a resource ("Patient.contact", "HumanName"). */
 export function compile(expression: string, base?: string): CompiledPath {
   const run = compileNodes(expression, base)
   return (node, variables) => nodeValues(run(node, variables))
 }
 
-/** How one evaluation differs from others of the same expression. */
 export type RunOptions = Pick<OptionVariants, 'debugger'>
 
-/** Values of the engine, elements with the place where they were found. */
+/** Values of the engine; elements keep the place they were found at. */
 export type Nodes = readonly unknown[]
 
 export type NodePath = (node: unknown, variables?: Variables, options?: RunOptions) => Nodes
 
-/** Compiled expressions by their text, up to so many characters of it: some 0.1 kB each, 0.5 at worst. */
+/** Caches compiled expressions by text, bounded by total expression length in characters. */
 export function createPathCache(name: string, maxLength: number): PathCache {
   return new Cache<string, NodePath>({ name, max: maxLength, size: (_path, key) => key.length })
 }
@@ -65,7 +50,6 @@ type PathCache = Cache<string, NodePath>
 
 const own = createPathCache('fhirpath', 300_000)
 
-/** As `compile`, for callers that need the places of the elements. */
 export function compileNodes(expression: string, base = '', cache = own): NodePath {
   const key = `${base}\n${expression}`
   const known = cache.get(key)
@@ -75,7 +59,6 @@ export function compileNodes(expression: string, base = '', cache = own): NodePa
   return made
 }
 
-/** JSON of what the engine answers. */
 export function nodeValues(nodes: Nodes): unknown[] {
   const values: unknown[] = []
   for (const node of nodes) {
@@ -88,7 +71,7 @@ export function nodeValues(nodes: Nodes): unknown[] {
   return values
 }
 
-/** True for an element of the data; computed values are none. */
+/** True for an element of the data, false for computed values. */
 export function isNode(value: unknown): value is ResourceNode {
   return isObject(value) && 'parentResNode' in value && 'data' in value
 }
@@ -101,20 +84,20 @@ function make(expression: string, base: string): NodePath {
   const options = {
     resolveInternalTypes: false,
     userInvocationTable: functions,
-    // Otherwise trace() prints what it sees.
+    // The default trace() prints to the console.
     traceFn: () => {},
   }
   const text = adapted(expression)
   const constants = fhirConstants(expression)
   try {
     const { fhirpath, r4 } = engine()
-    // With a base the engine fails on primitives: their type is that of the element they are held by.
+    // The engine fails on primitives with a base: wrap them in a choice property, which gives their type.
     const holder = isPrimitive(base) && base !== 'xhtml' ? choiceProperty(base) : undefined
     const of =
       holder === undefined
         ? { base, expression: text }
         : { base: 'Extension', expression: `value.select(${text})` }
-    // Each takes as long as the other, so the one that this base will hardly need waits.
+    // Both are slow to compile, so the one that this base rarely needs waits for its first use.
     const forResources = openOnce(() => fhirpath.compile(text, r4, options))
     const forElements = openOnce(() => fhirpath.compile(of, r4, options))
     const isElement = base !== '' && !isResourceType(base)
@@ -128,7 +111,7 @@ function make(expression: string, base: string): NodePath {
       const run = base === '' || isResource || !isObject(data) ? forResources() : forElements()
       try {
         const all: Record<string, unknown> = Object.assign({}, constants, itself, plain(variables))
-        // The engine's own %context is the node with its type.
+        // The engine's own %context is the typed node.
         if (all.context === own && holder === undefined) delete all.context
         return quietly(() => run(data, all, runOptions))
       } catch (error) {
@@ -140,12 +123,11 @@ function make(expression: string, base: string): NodePath {
   }
 }
 
-/** `valueDateTime` */
 function choiceProperty(type: string): string {
   return `value${type.charAt(0).toUpperCase()}${type.slice(1)}`
 }
 
-/** Runs without the engine's warnings on the console, which quote the data. */
+/** Suppresses the engine's console warnings, which quote data. */
 export function quietly<T>(run: () => T): T {
   const { warn } = console
   console.warn = () => {}
@@ -156,7 +138,7 @@ export function quietly<T>(run: () => T): T {
   }
 }
 
-/** Engine errors become the caller's; values of the data that they quote are left out. */
+/** Turns engine errors into 400; quoted data is removed. */
 function failed(what: string, error: unknown): HttpError {
   if (error instanceof HttpError) return error
   const why = String(error instanceof Error ? error.message : error)
@@ -166,11 +148,7 @@ function failed(what: string, error: unknown): HttpError {
   return badRequest(`FHIRPath expression ${what}: ${why}`)
 }
 
-/**
- * Adapts what published expressions write otherwise than the grammar has it: `as` on collections, where it
- * means `ofType`, and the element `div`, which is a word of the language. Texts, comments and quoted
- * names stay.
- */
+/** Adapts published expressions to the grammar: `as` on collections becomes `ofType`, `div` is quoted. */
 function adapted(expression: string): string {
   return expression.replace(
     /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()|\.div\b/g,
@@ -182,10 +160,10 @@ function adapted(expression: string): string {
   )
 }
 
-/** The constants of FHIR that an expression uses. https://hl7.org/fhir/R4/fhirpath.html#variables */
+/** FHIR constants used in an expression. https://hl7.org/fhir/R4/fhirpath.html#variables */
 function fhirConstants(expression: string): Variables {
   const constants: Record<string, string | undefined> = {
-    // The engine's objects of these names make instances and ask servers.
+    // The engine's objects of these names create instances and call servers.
     factory: undefined,
     terminologies: undefined,
     sct: 'http://snomed.info/sct',
@@ -198,11 +176,11 @@ function fhirConstants(expression: string): Variables {
   return constants
 }
 
-// These maps remember what a value became, so that a resource is walked once for all expressions on it.
+// Cached by value, so that a resource is walked once for all its expressions.
 const plainBySource = new WeakMap<object, unknown>()
 const sourceByPlain = new WeakMap<object, unknown>()
 
-/** The same value when no Decimal is in it, otherwise a copy without any. */
+/** Copies the value without Decimals; returns the same value when it has none. */
 export function plain(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value
   if (isDecimal(value)) return value.valueOf()
@@ -217,7 +195,7 @@ export function plain(value: unknown): unknown {
   return copy
 }
 
-/** The value that `plain` was given, Decimals and all, for one that came out of the engine. */
+/** Returns the original of a value from the engine, with its Decimals. */
 function findSource(value: unknown): unknown {
   return typeof value === 'object' && value !== null ? (sourceByPlain.get(value) ?? value) : value
 }

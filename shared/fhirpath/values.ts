@@ -1,14 +1,13 @@
-/** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
+/** Equality and order of FHIRPath values, where plain code can decide them. */
 import { isDecimal, toNumber } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 
-/** Thrown where plain closures end and the FHIRPath engine must be asked. */
+/** Thrown when an expression needs the FHIRPath engine. */
 export const NOT_PLAIN = new Error('Not a plain invariant')
 
-/** An element that is there without a value: it has only an id or extensions. */
+/** An element without a value: only an id or extensions. */
 export const NO_VALUE = Symbol('no value')
 
-/** Undefined: empty, as a comparison with nothing is. */
 function isEqualValue(a: unknown, b: unknown): boolean | undefined {
   if (a === NO_VALUE || b === NO_VALUE) return undefined
   if (typeof a === 'object' || typeof b === 'object') {
@@ -36,7 +35,7 @@ function isDate(value: unknown): value is string {
   return typeof value === 'string' && DATE.test(value)
 }
 
-/** Dates of one precision; https://hl7.org/fhirpath/N1/#datetime-equality leaves others open. */
+/** Compares dates of equal precision; others are undefined: https://hl7.org/fhirpath/N1/#datetime-equality */
 function compareDates(a: string, b: string): number | undefined {
   const hasTime = a.length > 10
   if (hasTime !== b.length > 10) throw NOT_PLAIN
@@ -47,7 +46,7 @@ function compareDates(a: string, b: string): number | undefined {
   return a.length === b.length ? 0 : undefined
 }
 
-/** Amounts of one unit; converting is the engine's. */
+/** Compares amounts of the same unit; the engine converts units. */
 function compareQuantities(
   a: Record<string, unknown>,
   b: Record<string, unknown>,
@@ -64,7 +63,6 @@ function compareQuantities(
 
 type Comparison = (a: unknown, b: unknown) => boolean | undefined
 
-/** By the operator between two single values; undefined: empty. */
 export const COMPARISONS: ReadonlyMap<string, Comparison> = new Map([
   ['=', isEqualValue],
   ['!=', isOtherValue],
@@ -86,7 +84,6 @@ function ordered(test: (order: number) => boolean): Comparison {
   }
 }
 
-/** `one in all`. */
 export function isMember(one: readonly unknown[], all: readonly unknown[]): boolean | undefined {
   if (one.length === 0) return undefined
   if (one.length > 1) throw NOT_PLAIN
@@ -97,7 +94,7 @@ export function isMember(one: readonly unknown[], all: readonly unknown[]): bool
 
 const texts = new WeakMap<readonly unknown[], ReadonlySet<unknown>>()
 
-/** Made once a list: many values are looked for in the same one. */
+/** Built once per list, which is searched many times. */
 function toLookup(all: readonly unknown[]): { has(value: unknown): boolean } {
   if (all.length < 20) return { has: (value) => all.includes(value) }
   const known = texts.get(all) ?? new Set(all)
@@ -105,13 +102,13 @@ function toLookup(all: readonly unknown[]): { has(value: unknown): boolean } {
   return known
 }
 
-/** Returns the items that are among `others`, in time linear to both. */
+/** Returns the items that are among `others`, in linear time. */
 export function intersection(items: readonly unknown[], others: readonly unknown[]): unknown[] {
   const known = new Set(others.map(canonicalJson))
   return items.filter((item) => known.has(canonicalJson(item)))
 }
 
-/** One text for equal values, whatever the order of their members. */
+/** Canonical text: equal values give equal text, regardless of key order. */
 function canonicalJson(value: unknown): string {
   return JSON.stringify(value, (_name, inner: unknown) => {
     if (!isObject(inner) || isDecimal(inner)) return inner
@@ -124,8 +121,7 @@ const URIS = ['url', 'canonical', 'uuid', 'oid']
 const WHOLE = ['positiveInt', 'unsignedInt']
 
 /**
- * Types that count as another: FHIR's own hierarchy, and the conversion of its primitives to those of FHIRPath,
- * which published invariants rely on (`answer is Boolean`). https://hl7.org/fhir/R4/fhirpath.html#types
+ * Subtypes by the FHIR hierarchy, and FHIRPath types of FHIR primitives. https://hl7.org/fhir/R4/fhirpath.html#types
  */
 const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
   ['string', TEXTS],
@@ -141,7 +137,7 @@ const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
   ['Time', ['time']],
 ])
 
-/** True when an element of `type` answers `is wanted` with yes; NOT_PLAIN for what only the hierarchy knows. */
+/** True when an element of `type` satisfies `is wanted`. Throws NOT_PLAIN where the type hierarchy is needed. */
 export function isSubtype(type: string, wanted: string): boolean {
   if (type === wanted || KINDS.get(wanted)?.includes(type)) return true
   if (ABSTRACT.has(wanted) || ABSTRACT.has(type)) throw NOT_PLAIN

@@ -1,4 +1,4 @@
-/** Rules for writes of definitions that others name by url (`url` in access/guarded/elements.ts). */
+/** Write rules of definitions with a url (`url` in access/guarded/elements.ts). */
 import { definesForOthers, definingAuthor } from '../access/guarded/definitions.ts'
 import { GUARDS } from '../access/guarded/elements.ts'
 import type { Principal } from '../access/principal.ts'
@@ -13,7 +13,7 @@ import type { StoreContext, WriteAttempt, WriteRule } from '../store/rows/contex
 import { parseVersion } from '../store/rows/rows.ts'
 import { mayWriteGuarded, readStored } from '../store/write/guards.ts'
 
-/** Most definitions of one url that a plain member may have, as resolving it reads them all. */
+/** Limit per url and plain member, as resolving a url reads all of them. */
 const MOST_OF_A_MEMBER = 20
 
 const PUBLISHED: Readonly<Record<string, (url: string) => unknown>> = {
@@ -47,7 +47,7 @@ async function checkDefinition({ store, principal, id, before, meant, isNamed }:
   }
 }
 
-/** Errors: 403 for a definition whose current version another author wrote. */
+/** Errors: 403 for a definition whose current version has another author. */
 function requireOwn({ profile }: Principal, { resourceType: type, meta }: Resource): void {
   if (meta?.author?.reference === profile) return
   throw forbiddenByPlatform(`A ${type} of another author ${forOthers(type)}`, type)
@@ -68,7 +68,7 @@ async function requireFree(
   const inUse = () => forbiddenByPlatform(`The url is in use: it ${forOthers(type)}`, `${type}.url`)
   const defaults = [...(principal.project.defaultProfiles?.values() ?? [])].flat()
   if (PUBLISHED[type]?.(url) !== undefined || defaults.includes(url)) throw inUse()
-  // Definitions that the member may not read count, too.
+  // Includes definitions hidden from the member.
   const service = {
     ...principal,
     membershipId: undefined,

@@ -1,10 +1,8 @@
 /**
- * Guesses at passwords and second factors, counted in Redis, where all processes see them. A guess is counted
- * before it is checked, so that parallel ones get no further than a series: five are checked, then each has to wait
- * for a pause, of a minute first and of twice as much each time after, up to 15 minutes, never for good.
- *
- * Strangers who guess at an account share one count. A device on which the User has signed in before has a count
- * of its own, and so have the sessions of a User: strangers can pause strangers only.
+ * Rate limits of password and second-factor guesses, in Redis for all processes. A guess is counted before its check,
+ * so that parallel guesses gain nothing: after five, each waits for a pause, doubling from one to 15 minutes. Strangers
+ * share one count per account; known devices and sessions of the User have their own, so that strangers pause only
+ * strangers.
  */
 
 import { hash } from 'node:crypto'
@@ -18,20 +16,19 @@ const ADDRESS_GUESSES = 100
 const FIRST_PAUSE_SECONDS = 60
 const LONGEST_PAUSE_SECONDS = 900
 
-/** Guesses that are counted together. */
 export interface Guessed {
   readonly name: string
-  /** The address of a stranger, whose guesses at all accounts are counted as well. */
+  /** A stranger's address, whose guesses at all accounts are counted, too. */
   readonly address?: string
 }
 
-/** Sign-ins of strangers. Users of one e-mail address share the count, since a guess names that alone. */
+/** Counts strangers' sign-ins per e-mail address, which all Users with it share. */
 export function anonymousGuess(email: string, address?: string): Guessed {
   const name = `password:${hash('sha256', email, 'base64url')}`
   return address === undefined ? { name } : { name, address }
 }
 
-/** Second factors after the password, of strangers. */
+/** Counts strangers' second factors after the password. */
 export function factorGuess(userId: string): Guessed {
   return { name: `factor:${userId}` }
 }
@@ -40,7 +37,7 @@ export function deviceGuess(kind: 'password' | 'factor', deviceId: string): Gues
   return { name: `device-${kind}:${deviceId}` }
 }
 
-/** The guess of a signed-in User who has to prove something again. */
+/** Counts guesses of a signed-in User at a reauthentication. */
 export function sessionGuess(kind: 'password' | 'factor', userId: string): Guessed {
   return { name: `session-${kind}:${userId}` }
 }
@@ -50,9 +47,8 @@ local sum = 0
 for _, guesses in ipairs(redis.call('HVALS', KEYS[1])) do sum = sum + guesses end`
 
 /**
- * KEYS count, pause, address if it counts; ARGV whose account (none: only look), most guesses, seconds of the
- * window, of the first and of the longest pause, most guesses of an address. Answers the ms of the pause, 0 where
- * the guess may be checked.
+ * KEYS count, pause, address if counted; ARGV account (none: only check), most guesses, seconds of the window, of the
+ * first and of the longest pause, most guesses of an address. Returns the pause in ms, or 0 to proceed.
  */
 const RESERVE = script(`
 local pause = redis.call('PTTL', KEYS[2])
@@ -75,8 +71,8 @@ end
 return 0`)
 
 /**
- * KEYS as before; ARGV whose account, most guesses, 1 where the guess was right. A right guess forgives the wrong
- * ones at the same account; one that was not checked takes itself back.
+ * KEYS as before; ARGV account, most guesses, 1 for a right guess. A right guess clears the wrong ones of the account;
+ * an unchecked one is taken back.
  */
 const RELEASE = script(`
 if ARGV[3] == '1' or redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then
@@ -86,14 +82,14 @@ if KEYS[3] and tonumber(redis.call('GET', KEYS[3]) or 0) > 0 then redis.call('DE
 ${SUM}
 if sum < tonumber(ARGV[2]) then redis.call('DEL', KEYS[2]) end`)
 
-/** Counts nothing. Errors: 429 during a pause. */
+/** Checks without counting. Errors: 429 during a pause. */
 export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<void> {
   await reserve(redis, guessed, '')
 }
 
 /**
- * Runs `decide` on a guess at the account `whose`; undefined is a wrong guess. A guess whose check fails
- * does not count. Errors: 429 during a pause, and the errors of `check`.
+ * Runs `check` on a guess at the account `whose`; undefined is a wrong guess. A guess whose check fails does not count.
+ * Errors: 429 during a pause, and those of `check`.
  */
 export async function checkGuess<T>(
   redis: Redis,
@@ -113,7 +109,7 @@ export async function checkGuess<T>(
   return found
 }
 
-/** For whoever has proven in another way to be the owner of the account. */
+/** Clears the guesses of an account whose owner was proven in another way. */
 export async function forgiveGuesses(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
   await release(redis, guessed, whose, 1)
 }
@@ -139,8 +135,8 @@ function guessKeys({ name, address }: Guessed): string[] {
   return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
 }
 
-// People who have signed in from an address before. Under load they go before strangers of the same address, which
-// many share; a program that keeps no cookies is known by nothing else. Wrong guesses are counted as those of strangers.
+// Known addresses: people who signed in from an address before. Under load they take precedence over strangers of a
+// shared address; programs without cookies have no other identification. Wrong guesses count as strangers'.
 
 const MEMORY_SECONDS = 90 * 86_400
 

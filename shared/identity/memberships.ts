@@ -1,6 +1,6 @@
 /**
- * The chain login → membership → project, profile and policies, in as few statements as it takes.
- * Registry rows live in the system project, the others in the membership's own.
+ * Reads login → membership → project, profile and policies in as few statements as possible. Registry rows are in the
+ * system project, the others in the membership's own.
  */
 
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
@@ -13,22 +13,20 @@ import { type OwnVersions, ownVersionsSql } from '../store/rows/custom-parameter
 
 export interface MembershipContext {
   readonly project: Resource
-  /** Row of the Project in table `tenant`. */
   readonly number: number
   readonly own: OwnVersions
   readonly profile: Resource
-  /** A Bot of a Project that this one links to. */
+  /** True for a Bot of a linked Project. */
   readonly isProfileLinked: boolean
   readonly policies: readonly Resource[]
-  /** A policy as often as it is named, each time with what its parameters are. */
+  /** One entry per reference to a policy, with its parameters. */
   readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
-  /** Policies that the membership names and that do not exist. */
+  /** Named policies that do not exist. */
   readonly missing: readonly string[]
-  /** The UserConfiguration of the membership. */
   readonly configuration: Resource | undefined
 }
 
-/** Where the rows are, and the keys that find them. */
+/** Location and keys of membership rows. */
 export interface MembershipRows {
   readonly database: Connection
   readonly keys: Keys
@@ -36,7 +34,7 @@ export interface MembershipRows {
 
 const UUID = '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 
-/** Both in one statement; `membership` is undefined when it is gone. */
+/** One statement; `membership` is undefined when deleted. */
 export async function readLoginMembership(
   { database, keys }: MembershipRows,
   loginId: string,
@@ -68,7 +66,7 @@ export async function readLoginMembership(
   return { login: parse(row.login), membership: row.membership ? parse(row.membership) : undefined }
 }
 
-/** Memberships whose profile is the given `Type/id`, in the Project or in all, oldest first. One statement. */
+/** Finds memberships by profile `Type/id`, in the Project or in all, oldest first. One statement. */
 export async function readProfileMemberships(
   { database, keys }: MembershipRows,
   reference: string,
@@ -91,7 +89,7 @@ export async function readProfileMemberships(
       order by r.lu, r.id limit 100`,
     values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral(wanted)],
   })
-  // A key is a hash: the content has the last word.
+  // Keys are hashes: the content decides.
   const found = rows.map((row) => parse(row.content))
   return found.filter(
     (membership) =>
@@ -112,7 +110,7 @@ const contextSql = (
         from unnest(${types}::smallint[], ${ids}::uuid[]) with ordinality as w (type, id, place)
         order by w.place) as contents`
 
-/** The same, a step for each Project that it reads of. */
+/** Reads the context with one statement per Project. */
 async function contextInSteps({ query }: Pick<Connection, 'query'>, values: readonly unknown[]) {
   const [systemProject, type, id, types, ids] = values
   const [tenant] = await query<{ number: number }>({
@@ -132,7 +130,7 @@ async function contextInSteps({ query }: Pick<Connection, 'query'>, values: read
   return [{ ...tenant, ...filed, ...own }]
 }
 
-/** $1: where Projects are filed, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
+/** $1: project number of Projects, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
 const CONTEXT_SQL = `
       select t.project as number, p.content as project, ${contextSql('t.project', '$4', '$5')}
       from tenant t, lateral (
@@ -140,7 +138,7 @@ const CONTEXT_SQL = `
         where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
       where t.fhir_id = $3`
 
-/** Project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
+/** Reads project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
 export async function readContext(
   { database, keys }: MembershipRows,
   membership: Resource,
@@ -200,8 +198,8 @@ export async function readContext(
 }
 
 /**
- * The text of a Bot that a linked Project shares: a link that is taken back, or a type that is no longer exported, ends
- * what the Bot may do here. Super admin Projects take none.
+ * Reads a Bot shared by a linked Project: removing the link, or the type from the exports, ends its access here. Super
+ * admin Projects accept none.
  */
 async function readLinkedBot(
   { database, keys }: MembershipRows,
@@ -257,7 +255,7 @@ interface ProjectRow extends OwnVersions {
   readonly project: string | null
 }
 
-/** One statement; undefined when there is no such Project. */
+/** One statement; undefined without such a Project. */
 export async function readProject(
   { database, keys }: MembershipRows,
   id: string,
@@ -281,7 +279,7 @@ interface NamedPolicy {
   readonly parameters: unknown
 }
 
-/** `accessPolicy` is the older form and comes first. */
+/** `accessPolicy`, the older form, comes first. */
 function namedPolicies(membership: Resource): readonly NamedPolicy[] {
   const access = Array.isArray(membership.access) ? membership.access : []
   const named = access.map((item) => (isObject(item) ? item : {}))
@@ -292,12 +290,11 @@ function namedPolicies(membership: Resource): readonly NamedPolicy[] {
   }))
 }
 
-/** References to policies, in their order. */
+/** Returns policy references in order. */
 export function policyReferences(membership: Resource): string[] {
   return namedPolicies(membership).map(({ reference }) => reference)
 }
 
-/** Content is written by the store alone and is a resource. */
 function parse(content: string): Resource {
   return JSON.parse(content) as Resource
 }

@@ -1,7 +1,7 @@
 /**
- * Login or membership → Principal, cached. An entry is dropped when a change of it is heard of; it is served for
- * 2 s, then served while it is read again, and never served beyond 4 s; so a change takes effect in every process at
- * once, within 5 s where Redis is away, and a busy session never waits for the database. Members whose membership names no policy have a built-in one.
+ * Cached Login or membership → Principal. Changes drop entries; otherwise an entry is served for 2 s, then stale up to
+ * 4 s during a refresh. So a change takes effect at once, or within 5 s without Redis, and busy sessions never wait for
+ * the database. Memberships without a policy get a built-in one.
  */
 
 import { type Access, builtInAccess, compilePolicies, profilePatient } from '../access/compile.ts'
@@ -36,33 +36,31 @@ import {
   readProject,
 } from './memberships.ts'
 
-/** The resources that a login stands for. */
 export interface Session {
   readonly principal: Principal
   readonly project: Resource
   readonly membership: Resource
   readonly profile: Resource
-  /** The profile is a Bot of a Project that this one links to. */
+  /** True for a Bot of a linked Project. */
   readonly isProfileLinked: boolean
   readonly policies: readonly Resource[]
-  /** The UserConfiguration of the membership. */
   readonly configuration: Resource | undefined
   /** Undefined for a membership without a login. */
   readonly login: Resource | undefined
 }
 
 export interface Principals {
-  /** Undefined when the login is revoked or its membership, project or profile is gone or inactive. */
+  /** Returns undefined when the login is revoked or its membership, project or profile is gone or inactive. */
   forLogin(loginId: string): Promise<Session | undefined>
-  /** The same for a membership, without a login (bot runs). */
+  /** Returns the session of a membership without a login (bot runs). */
   forMembership(membershipId: string): Promise<Session | undefined>
   /**
-   * The membership whose profile is the given `Type/id`, e.g. of a Bot or ClientApplication, in the Project with that
-   * id. Without one it is a membership in the Project that the profile lives in.
+   * Returns the session of the profile `Type/id`, e.g. a Bot or ClientApplication, in the given Project, or by default
+   * in the profile's own.
    */
   forProfile(reference: string, projectId?: string): Promise<Session | undefined>
   project(id: string): Promise<ProjectContext | undefined>
-  /** Drops what this process has cached, of one login or of all. */
+  /** Drops this process's cache of one login or of all. */
   forget(loginId?: string): void
 }
 
@@ -117,6 +115,7 @@ export async function openPrincipals(
     forProfile: (reference, projectId) =>
       profiles.get(projectId === undefined ? reference : `${reference} ${projectId}`),
     project: (id) => projects.get(id),
+
     forget(loginId) {
       if (loginId !== undefined) logins.delete(loginId)
       else for (const cache of [logins, memberships, profiles, projects]) cache.clear()
@@ -150,7 +149,7 @@ function concernsProject(project: ProjectContext, { type, id, number }: Change):
     : type === 'Project' && id === project.id
 }
 
-/** Whether a session is not to outlive the change. */
+/** Returns a predicate for changes that invalidate the session. */
 function concerns({ principal: { project }, membership, profile }: Session, change: Change) {
   const isNear = (id: string | undefined) =>
     id !== undefined && (id === project.id || project.links?.includes(id) === true)
@@ -171,7 +170,7 @@ function concerns({ principal: { project }, membership, profile }: Session, chan
   }
 }
 
-/** Reads what a session is made of and puts it together; caches nothing. */
+/** Reads and builds sessions, without caching. */
 class Sessions {
   readonly #place: MembershipRows
   readonly #own: OwnParametersReader
@@ -240,7 +239,7 @@ class Sessions {
     return { ...projectContext(project, number), parameters, readAt }
   }
 
-  /** Read anew, as a session may be as old as a change of it allows. */
+  /** Reads links fresh: the session may be stale. */
   async #withLinks(context: ProjectContext): Promise<ProjectContext> {
     const links = context.links ?? []
     if (links.length === 0) return context
@@ -270,7 +269,7 @@ interface Standing {
   readonly rules: Rules | undefined
 }
 
-/** The whole rights of a member, before the scope of the login narrows them. */
+/** Returns a member's full rights, before the login's scope. */
 function unscopedPrincipal({ membership, login, context, project, rules }: Standing) {
   const { profile, policies, configuration } = context
   const own = profile.resourceType === 'Patient' ? profile.id : undefined
@@ -294,14 +293,14 @@ function unscopedPrincipal({ membership, login, context, project, rules }: Stand
   } satisfies Principal
 }
 
-/** The User who acts: nobody where there is no login, or one that a Project alone vouches for. */
+/** Returns the acting User; undefined without a login, or for one that only a Project vouches for. */
 function actingUserId(membership: Resource, login: Resource | undefined): string | undefined {
   if (login === undefined || login.vouchedBy !== undefined) return undefined
   const user = parseReference(referenceIn(membership.user))
   return user?.type === 'User' ? user.id : undefined
 }
 
-/** Reads the units that the data has, for policies that compare quantities in UCUM. One statement a Project. */
+/** Reads the units of the data, for policies that compare quantities in UCUM. One statement per Project. */
 async function readUnits(
   { database: connection, keys }: MembershipRows,
   project: ProjectContext,
@@ -316,7 +315,7 @@ async function readUnits(
   return { ...project, linked: await Promise.all(linked), units: await of(project.number) }
 }
 
-/** A named policy that is not there grants nothing, and so do the rights it might have limited. */
+/** A missing policy grants nothing, including rights it might have limited. */
 export function compileRules(
   membership: Resource,
   { project, profile, access, missing }: MembershipContext,
@@ -339,7 +338,7 @@ export function compileRules(
   return builtIn === undefined ? { rules: undefined, warnings: [] } : compilePolicies([builtIn])
 }
 
-/** The name of a person, or `name` of a ClientApplication or Bot. */
+/** Returns a person's name, or `name` of a ClientApplication or Bot. */
 export function displayName(profile: Resource): string | undefined {
   if (typeof profile.name === 'string') return profile.name
   const name: unknown = Array.isArray(profile.name) ? profile.name[0] : undefined
@@ -349,18 +348,18 @@ export function displayName(profile: Resource): string | undefined {
 }
 
 /*
- * A Session as far as the scope of a request reaches. Whatever is carried out later for a member carries that
- * scope with it and comes through here: bot runs, accepted bundles, exports, imports, long jobs.
+ * Sessions narrowed to the scope of a request. All deferred work for a member carries that scope: bot runs, accepted
+ * bundles, exports, imports, long jobs.
  */
 
 type Scope = Pick<Principal, 'scope' | 'patient'>
 
-/** As whom and how far a job acts; no token is among it. */
+/** Identity and scope of a job, without tokens. */
 export interface Acting extends Scope {
   readonly membershipId: string
 }
 
-/** A Session lives for seconds, and so does what is made of it: its rules stay compiled meanwhile. */
+/** Narrowed sessions, cached as long as their session, which keeps rules compiled. */
 const made = new WeakMap<Session, Map<string, Session>>()
 
 /** Never wider than the Session. */
@@ -374,7 +373,7 @@ export function narrowSession(session: Session, { scope, patient }: Scope): Sess
   return found
 }
 
-/** The member with the rights it has now, within the scope of the request; undefined when it is not active. */
+/** Returns the member with current rights within the request's scope; undefined when inactive. */
 export async function actingSession(
   principals: Pick<Principals, 'forMembership'>,
   acting: Acting,
@@ -384,8 +383,8 @@ export async function actingSession(
 }
 
 /**
- * True when what one request has led to is not more than this Principal may see: it is not narrowed, or its
- * own scope is as wide.
+ * True when this Principal may see the results of a request with the given scope: it is not narrowed, or has the same
+ * scope.
  */
 export function coversScope(principal: Principal, { scope, patient }: Scope): boolean {
   if (principal.rules?.scoped === undefined) return true

@@ -1,8 +1,4 @@
-/**
- * The profiles that resources of a Project claim: StructureDefinitions of the Project itself, then of
- * the Projects it links to, then of the standard.
- */
-
+/** Profiles of resources: StructureDefinitions of the Project, then of linked Projects, then of the standard. */
 import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { Cache, createFreshCache } from '../core/cache.ts'
@@ -18,20 +14,21 @@ import { isStructureDefinition, type StructureDefinition } from '../validation/p
 import type { Principals } from './principals.ts'
 
 export interface Profiles {
-  /** By `url` or `url|version`. `repository` reads for the caller who waits, be it in a transaction. */
+  /** Finds by `url` or `url|version`. `repository` reads for the caller, possibly in a transaction. */
   find(
     repository: Repository,
     project: ProjectContext,
     canonical: string,
   ): Promise<Profile | undefined>
+  /** Clears the cache after a change of a StructureDefinition. */
 }
 
 const TIMES = { freshMs: 5_000, usableMs: 10_000, max: 5_000 }
 const COMPILED = 500
-/** Profiles that one profile needs, and how long a chain of them may be. */
+/** Limit on the profiles needed by one profile, and on chain length. */
 const MAX_NEEDED = 300
 const MAX_ROUNDS = 8
-/** Definitions that are read for one url. */
+/** Definitions read per url. */
 const CANDIDATES = 100
 
 export function openProfiles(
@@ -71,7 +68,7 @@ export function openProfiles(
       try {
         return await cache.get(key, (name) => readFrom(own, name))
       } catch {
-        // The reading may have been another caller's, whose transaction has failed.
+        // The shared read may have failed with another caller's transaction.
         return await readFrom(own, key)
       }
     },
@@ -80,7 +77,7 @@ export function openProfiles(
 
 type Found = Map<string, StructureDefinition>
 
-/** A profile and all that it needs, by the canonical that asks for it. */
+/** Returns a profile and its dependencies by canonical. */
 async function gather(
   repository: Repository,
   places: readonly ProjectContext[],
@@ -133,7 +130,7 @@ async function readIn(
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
   const all = await find(repository, reader, 'StructureDefinition', {
     conditions: [condition],
-    // Many definitions of one url must not displace those of another.
+    // Leaves room for every url, however many definitions one has.
     count: CANDIDATES * values.length,
   })
   const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
@@ -145,13 +142,13 @@ async function readIn(
   )
 }
 
-/** A published definition never changes, so its url is enough. */
+/** Published definitions never change, so the url suffices. */
 function definitionStamp({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
 }
 
 /**
- * The Project, then those it links to that share the type: the places of a definition.
+ * Returns the Project and the linked ones that share the type, in order of resolution.
  * https://hl7.org/fhir/R4/references.html#canonical-resolution
  */
 export async function withLinked(

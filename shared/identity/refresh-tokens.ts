@@ -1,19 +1,19 @@
-/** Refresh tokens: one lives at a time, each use replaces it (RFC 9700 §4.14.2). */
+/** Refresh tokens: one is valid at a time; each use replaces it (RFC 9700 §4.14.2). */
 import { hash, randomBytes } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import type { Connection } from '../postgres/statement.ts'
 
-/** A client whose answer got lost, or a second browser tab, asks again within this time. */
+/** A client with a lost response, or a second browser tab, may repeat within this time. */
 const GRACE_MS = 30_000
 const LONGEST_SECONDS = 90 * 86_400
 const TOKEN_BYTES = 32
 
-/** The outcome for a presented token. `reused`: somebody else has it, too. */
+/** Outcome of a presented token. `reused`: possibly stolen. */
 export type Rotation =
   | { readonly state: 'replaced'; readonly successor: string }
   | { readonly state: 'reused' | 'unknown' }
 
-/** 256 bits, opaque; only its digest is stored. One statement. */
+/** 256 bits, opaque; only the digest is stored. One statement. */
 export async function issueRefreshToken(
   connection: Connection,
   loginId: string,
@@ -29,7 +29,7 @@ export async function issueRefreshToken(
   return token
 }
 
-/** Id of the Login it was issued for; undefined when it is unknown or expired. One statement. */
+/** Returns the Login id; undefined for an unknown or expired token. One statement. */
 export async function findLoginByRefreshToken(
   connection: Connection,
   token: string,
@@ -43,8 +43,8 @@ export async function findLoginByRefreshToken(
 }
 
 /**
- * Replaces the token; of racing callers one does, the others get the same successor for 30 s. A token
- * never lives longer than 90 days after the first of its line.
+ * Replaces the token. Concurrent callers get the same successor for 30 s. A token expires 90 days after the first of
+ * its line.
  */
 export async function rotateRefreshToken(
   connection: Connection,
@@ -97,7 +97,7 @@ function digest(token: string): Buffer {
   return hash('sha256', token, 'buffer')
 }
 
-/** The old token gives the key of the new one; the table alone gives neither. */
+/** Derived from the old token: the table alone does not reveal the new one. */
 function successorKey(token: string): Buffer {
   return sealingKey(token, 'refresh-token-successor')
 }

@@ -1,9 +1,8 @@
 /**
- * The keys that sign tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
- * system project, one of each algorithm made at the first start and another one every 90 days. RS256 signs the ID
- * tokens of clients that ask for it (`idTokenSignedResponseAlg`), ES256 all else. A key is
- * published ten minutes before it signs, and as long as something it has signed may live. The private
- * part is stored sealed, so that no way of reading resources gives it away.
+ * Token signing keys: SIGNING_KEY, or JsonWebKey resources of the system project, one per algorithm, rotated every 90
+ * days. RS256 signs ID tokens of clients with `idTokenSignedResponseAlg`, ES256 all others. A key is published ten
+ * minutes before its first use and until its last signature expires. Private parts are stored encrypted, so that no
+ * read of resources leaks them.
  */
 import {
   type CryptoKey,
@@ -28,16 +27,16 @@ import type { Repository } from '../store/repository.ts'
 import { readSalt } from '../store/rows/tenants.ts'
 
 const RELOAD_AFTER_MS = 10_000
-/** Within the ten minutes that a key is published before it signs, every process has seen it. */
+/** Below the ten minutes of prior publication, so that every process knows a key in time. */
 const LOOK_EVERY_MS = 240_000
 const PUBLISHED_BEFORE_MS = 600_000
 const ROTATE_AFTER_MS = 90 * 86_400_000
-/** The longest life of an access token, and some skew. */
+/** Longest life of an access token, plus clock skew. */
 const SIGNED_LIVES_MS = 86_400_000 + 300_000
-/** Any number that no other advisory lock of the service uses. */
+/** Unique among the advisory locks of the service. */
 const KEY_LOCK = 726_001
 
-/** One statement at a normal start; makes a key when there is none. Errors: ConfigError. */
+/** One statement at a normal start; creates a missing key. Errors: ConfigError. */
 export async function openSigningKeys(
   config: Config,
   database: Database,
@@ -83,11 +82,10 @@ export async function openSigningKeys(
 
 interface StoredKey {
   readonly key: SigningKey
-  /** Epoch ms. */
   readonly madeAt: number
 }
 
-/** The first signs where nothing else is asked for. */
+/** The first is the default. */
 const ALGORITHMS = ['ES256', 'RS256'] as const
 type Algorithm = (typeof ALGORITHMS)[number]
 
@@ -106,19 +104,19 @@ function isOld([newest]: readonly StoredKey[]): boolean {
   return newest !== undefined && newest.madeAt + ROTATE_AFTER_MS < Date.now()
 }
 
-/** The one that signs, then the others that are published. `stored` is newest first. */
+/** Returns the signing key, then the other published ones. `stored` is newest first. */
 export function inUse(stored: readonly StoredKey[], now: number): readonly SigningKey[] {
   const usable = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
   const signer = usable === -1 ? stored.length - 1 : usable
   const published = stored.filter((_, place) => {
-    // Each stopped signing when the next newer one began.
+    // Each stopped signing when its successor began.
     const stoppedAt = (stored[place - 1]?.madeAt ?? now) + PUBLISHED_BEFORE_MS
     return place !== signer && (place < signer || stoppedAt + SIGNED_LIVES_MS > now)
   })
   return [...stored.slice(signer, signer + 1), ...published].map(({ key }) => key)
 }
 
-/** SIGNING_KEY: one private JWK or an array of them; those of ES256 come first. */
+/** Parses SIGNING_KEY: a private JWK or an array; ES256 first. */
 async function parseSigningKeys(text: string): Promise<SigningKey[]> {
   const jwks = parseJwks(text)
   const keys = await Promise.all(
@@ -141,7 +139,7 @@ function parseJwks(text: string): JWK[] {
     const list = Array.isArray(value) ? value : [value]
     if (list.length > 0 && list.every(isObject)) return list
   } catch {
-    // Falls through to the one complaint; the value is a secret and is not repeated.
+    // Falls through to the one error, which omits the secret value.
   }
   throw new ConfigError('SIGNING_KEY must be a private JWK or a JSON array of them')
 }
@@ -153,7 +151,7 @@ async function signingKey(jwk: JWK): Promise<SigningKey> {
   const isRsa = kty === 'RSA' && (n?.length ?? 0) >= 342
   if (d === undefined || !(isRsa || (kty === 'EC' && crv === 'P-256'))) throw new Error('no key')
   const kid = jwk.kid ?? (await calculateJwkThumbprint(jwk))
-  // Safe: which members a key has goes by its kind, judged above.
+  // Safe: the members depend on the kind, checked above.
   const publicPart = (isRsa ? { kty, n, e } : { kty, crv, x, y }) as JWK
   const names = isRsa ? RSA_PRIVATE : (['d'] as const)
   const secret = Object.fromEntries(names.map((name) => [name, jwk[name]]))
@@ -165,7 +163,7 @@ async function signingKey(jwk: JWK): Promise<SigningKey> {
   return {
     kid,
     alg,
-    // importJWK answers raw bytes only for symmetric keys.
+    // importJWK returns raw bytes only for symmetric keys.
     privateKey: privateKey as CryptoKey,
     publicKey: publicKey as CryptoKey,
     publicJwk: { ...publicPart, kid, alg, use: 'sig' },
@@ -180,7 +178,7 @@ interface KeyStore {
   readonly seal: Buffer
 }
 
-/** The newest key comes first. */
+/** Newest first. */
 async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
   const rows = await database.query<{ content: string; lu: Date }>({
     text: `
@@ -188,7 +186,6 @@ async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
       where r.project = $1 and r.type = $2 order by r.id desc limit 100`,
     values: [SYSTEM_PROJECT.number, typeNumber('JsonWebKey')],
   })
-  // Content is written by the store alone and is a resource.
   const found = rows.map(({ content, lu }) => ({ jwk: JSON.parse(content) as Resource, lu }))
   const live = found.filter(({ jwk }) => jwk.active !== false)
   return await Promise.all(
@@ -199,7 +196,7 @@ async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
   )
 }
 
-/** Racing processes take turns; the second one finds the keys of the first. */
+/** Serializes concurrent processes; the second finds the first one's keys. */
 async function createUnless(
   store: KeyStore,
   isEnough: (found: readonly StoredKey[]) => boolean,
@@ -243,6 +240,5 @@ function unsealed(key: Resource, by: Buffer): JWK {
     return [name, sealed && unseal(Buffer.from(sealed, 'base64url'), by).toString()]
   })
   const given = [...open, ...secret].filter(([, value]) => value !== undefined)
-  // Safe: what was stored was a key, sealed.
   return Object.fromEntries(given) as JWK
 }

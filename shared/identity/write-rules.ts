@@ -1,7 +1,4 @@
-/**
- * Rules for writes of users, memberships, policies, clients, configurations and the audit trail, and the rights
- * that a program has by its memberships.
- */
+/** Write rules of users, memberships, policies, clients, configurations and the audit trail, and the rights of programs. */
 import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
 import { claimsService } from '../access/guarded/audit-events.ts'
@@ -34,7 +31,7 @@ import { compileRules } from './principals.ts'
 
 const CLIENT = 'ClientApplication'
 
-/** `baseUrl`: the address of this service, which no AuditEvent of others names as its observer. */
+/** `baseUrl`: this service's address, which no external AuditEvent may name as observer. */
 export function identityRules(
   programRights: ProgramRights,
   baseUrl: string | undefined,
@@ -49,7 +46,7 @@ export function identityRules(
   ]
 }
 
-/** One User has an address within its scope; addresses are compared in lower case. */
+/** Addresses are unique per scope, ignoring case. */
 const userRule: WriteRule = {
   type: 'User',
   file(user) {
@@ -63,7 +60,7 @@ const userRule: WriteRule = {
       : [],
 }
 
-/** One membership has an external id within its Project. */
+/** External ids are unique per Project. */
 const membershipRule: WriteRule = {
   type: 'ProjectMembership',
   file: filedInProject,
@@ -81,7 +78,7 @@ const policyRule: WriteRule = {
   checkDeletion: requireUnused,
 }
 
-/** The keys of a client are a way to the rights that it has. */
+/** A client's keys give access to its rights. */
 function clientRule(programRights: ProgramRights): WriteRule {
   const check = (store: StoreContext, principal: Principal, id: string) =>
     requireRightsOver(programRights, store.connection, principal, `${CLIENT}/${id}`)
@@ -115,7 +112,7 @@ function auditEventRule(baseUrl: string | undefined): WriteRule {
     type: 'AuditEvent',
     async check({ principal, interaction, kept }) {
       if (interaction === 'update') throw neverChanged()
-      // The service writes its own events with these rights; super admins bring those of another server.
+      // The service writes its own events with these rights; super admins import those of other servers.
       if (principal.isSuperAdmin) return
       const path = claimsService(kept, baseUrl)
       if (path !== undefined)
@@ -127,7 +124,7 @@ function auditEventRule(baseUrl: string | undefined): WriteRule {
   }
 }
 
-/** Only super admins remove AuditEvents for good, by `$expunge`. */
+/** Only super admins remove AuditEvents, through `$expunge`. */
 function neverChanged() {
   return forbiddenByPlatform('An AuditEvent is never changed')
 }
@@ -136,13 +133,13 @@ function referencedProject(resource: Resource): string | undefined {
   return parseReference(referenceIn(resource.project))?.id
 }
 
-/** Rows of the registry are filed under the Project that they name. */
+/** Registry rows are stored under the Project they name. */
 function filedInProject(resource: Resource): Resource {
   const project = referencedProject(resource)
   return project === undefined ? resource : { ...resource, meta: { ...resource.meta, project } }
 }
 
-/** Errors: 400 for what a membership must not be or become. */
+/** Errors: 400 for an invalid membership or change. */
 async function checkMembership({ store, principal, before, kept }: WriteAttempt): Promise<void> {
   if (before === undefined) await checkNewMember(store, principal, kept)
   else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(kept.profile)) {
@@ -194,11 +191,11 @@ async function checkNewMember(
   const condition = referenceCondition('user', `User/${storedUser.id}`)
   const own = { ...service, isSuperAdmin: false, rules: undefined }
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
-  // A user whom nobody has invited here looks like one that does not exist.
+  // A user not invited here looks like a missing one.
   if (versions.length === 0) throw badRequest('User not found', 'user')
 }
 
-/** A Bot of a Project that this one links to and that shares its Bots; never in a Project of super admins. */
+/** True for a Bot shared by a linked Project; never in a super admin Project. */
 async function isSharedBot(
   store: StoreContext,
   service: Principal,
@@ -216,16 +213,16 @@ async function isSharedBot(
   return !superAdmin && links.includes(home) && exportsType(other, 'Bot')
 }
 
-/** A Project as far as its policies go. */
+/** A Project with its policy links. */
 interface PolicyHome {
   readonly id: string
-  /** Ids of Projects whose policies it may use. */
+  /** Ids of Projects with usable policies. */
   readonly links?: readonly string[]
 }
 
 /**
- * A membership names policies of its Project, or of one that this links to. The error says that a policy is in
- * another Project to those alone who may see all Projects. Errors: 400.
+ * Requires policies of the membership's Project or a linked one. Only callers who see all Projects learn that a policy
+ * is in another. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,
@@ -293,13 +290,13 @@ async function requireUnused(store: StoreContext, principal: Principal, id: stri
   )
   const [user] = versions
   if (user === undefined) return
-  // A policy may be used by a Project that links to this one, whose memberships are not to be named.
+  // A linking Project may use the policy; its memberships stay hidden.
   const isOwn = principal.isSuperAdmin || parseVersion(user).meta?.project === principal.project.id
   const by = isOwn ? `ProjectMembership/${user.id}` : 'a membership of another project'
   throw badRequest(`Cannot delete ${reference}: referenced by ${by}`)
 }
 
-/** The service itself, in the Project of the caller. */
+/** Returns the service's principal in the caller's Project. */
 function servicePrincipal(principal: Principal): Principal {
   return {
     ...principal,
@@ -315,9 +312,8 @@ function referenceCondition(code: string, reference: string): Condition {
 }
 
 /**
- * The rights of each membership with this profile, `Type/id`; undefined where they cannot be known. A Project that
- * links to that of a Bot and gives it a membership trusts those who write the Bot: with the id of a Project,
- * memberships elsewhere are left out.
+ * Returns the rights of each membership with profile `Type/id`; undefined where unknown. A linking Project that gives
+ * the Bot a membership trusts the Bot's authors: with a Project id, memberships elsewhere are excluded.
  */
 export type ProgramRights = (
   connection: Connection,
@@ -326,8 +322,8 @@ export type ProgramRights = (
 ) => Promise<readonly (Rights | undefined)[]>
 
 /**
- * Checks that a program, whose code or keys are about to be written, has no more rights than the writer. Answers
- * how many memberships it has. Errors: 403.
+ * Checks that a program, about to get new code or keys, has no more rights than the writer. Returns its number of
+ * memberships. Errors: 403.
  */
 export async function requireRightsOver(
   programRights: ProgramRights,
@@ -361,7 +357,7 @@ export async function openProgramRights(
     place: MembershipRows,
     membership: Resource,
   ): Promise<Rights | undefined> {
-    // One that is not active may be made so without another look at the program.
+    // An inactive membership may become active without another check of the program.
     const context = await readContext(place, membership)
     if (context === undefined) return undefined
     const { project, number } = context

@@ -151,7 +151,7 @@ export class PipelinedPool {
     void this.#leave(wire)
     for (const sent of wire.inFlight.slice(1)) {
       sent.isElsewhere = true
-      const again = { ...sent.statement, isUpkeep: true }
+      const again = { ...sent.statement, isMaintenance: true }
       this.#lines.alone(again, sent.signal).then(sent.resolve, sent.reject)
     }
     const { signal } = stuck

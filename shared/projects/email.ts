@@ -1,4 +1,4 @@
-/** Mails that clients and bots send: admitted, read and put into the outbox. */
+/** Mails of clients and bots: checks, parsing and the outbox. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../core/errors.ts'
@@ -63,7 +63,7 @@ function readMail(body: Body, { mailApprovedSenders }: Services['config']): Mail
   return {
     kind: 'client',
     to,
-    // A line break must not begin a header of its own.
+    // Prevents header injection by line breaks.
     subject: subject.replace(/\s+/g, ' '),
     ...(text === undefined ? {} : { text }),
     ...(html === undefined ? {} : { html }),
@@ -82,7 +82,7 @@ function optionalString(body: Body, name: string): string | undefined {
   throw badRequest(`${name} must be a string`, name)
 }
 
-/** A text, `{name, address}`, or a list of both. Errors: 400. */
+/** Accepts text, `{name, address}`, or a list of both. Errors: 400. */
 function parseAddresses(body: Body, name: string): string[] | undefined {
   const value = body[name]
   if (value === undefined || value === null || value === '') return undefined
@@ -96,12 +96,12 @@ function parseAddresses(body: Body, name: string): string[] | undefined {
 
 function addressText({ address, name }: Body, field: string): string {
   const plain = requireAddress(String(address), field)
-  // Characters that a quoted name must not hold are left out.
+  // Drops characters that a quoted name must not contain.
   const display = typeof name === 'string' ? name.replace(/["\\\s]+/g, ' ').trim() : ''
   return display === '' ? plain : `"${display}" <${plain}>`
 }
 
-/** Commas part addresses, unless they are in a quoted name. */
+/** Splits at commas outside quoted names. */
 function splitList(text: string): string[] {
   return (text.match(/(?:"[^"]*"|[^,"])+/g) ?? []).map((item) => item.trim())
 }
@@ -132,7 +132,7 @@ interface Attachments {
   readonly signal: AbortSignal
 }
 
-/** `room` is in bytes, for all of them. Errors: 400, 413. */
+/** `room`: total bytes. Errors: 400, 413. */
 async function readAttachments(
   services: Services,
   principal: Principal,
@@ -208,7 +208,7 @@ async function attachmentBytes(
   return fetched.body
 }
 
-/** Text, base64 when it says so, or bytes as JSON writes a Buffer. */
+/** Decodes text, base64 if so declared, or bytes in the JSON form of a Buffer. */
 function contentBytes({ content, encoding }: Body, place: string): Buffer {
   if (typeof content === 'string') {
     if (encoding !== 'base64') return Buffer.from(content)

@@ -1,6 +1,6 @@
 /**
- * An invite carried out: user, profile, membership and mail in one transaction, so that a failure leaves
- * nothing behind. Invites for one address or external id take turns, so that what they decide on stays.
+ * Creates user, profile, membership and mail of an invite in one transaction. Invites for one address or external id
+ * are serialized, so that their decisions stay valid.
  */
 
 import { provenApplicant } from '../access/credentials/hashing.ts'
@@ -54,17 +54,17 @@ import { createUser, findUser } from './users.ts'
 interface Enrolment {
   readonly membership: WriteResult
   readonly outcome: 'created' | 'updated'
-  /** The User whose earlier logins end now, as nobody knows whose they are. */
+  /** The User whose earlier logins are revoked, as their owner is unknown. */
   readonly unprovenUserId?: string | undefined
 }
 
 const MEMBER = 'User is already a member of this project'
 const SEVERAL =
   'User has several memberships that fit: give the externalId of one, or change one by its id'
-/** The limit for one user in one Project. */
+/** Per user and Project. */
 const MOST_MEMBERSHIPS = 100
 
-/** A membership that is deleted while it is updated is looked for again. Errors: 400, 409, 412. */
+/** Retries when a membership is deleted during its update. Errors: 400, 409, 412. */
 export async function enrol(
   services: Services,
   inviter: Inviter,
@@ -84,7 +84,7 @@ export async function enrol(
   })
 }
 
-/** The criteria of the decision are locked before the transaction sees its one state of the database. */
+/** Locks the criteria of the decision before the transaction's snapshot. */
 function enrollmentLocks(
   { project }: Inviter,
   { resourceType, email, externalId }: Enrollee,
@@ -150,7 +150,7 @@ async function enrolIn(
   return { membership, outcome: 'created', unprovenUserId }
 }
 
-/** The one to be updated; undefined: a new one is to be made. Errors: 409, 412 where it may be any of several. */
+/** Returns the membership to update; undefined: create one. Errors: 409, 412 for several matches. */
 async function existingMembership(
   inside: Transaction,
   { project }: Inviter,
@@ -189,12 +189,12 @@ async function existingMembership(
     return named ?? first
   }
   if (holder === undefined) return undefined
-  // Without an address the external id alone says who it is.
+  // Without an address, the external id identifies the person.
   if (upsert && email === undefined && hasProfile(holder, enrollee)) return holder
   throw taken
 }
 
-/** A profile that is not named is the one the member has, if that is of the type. */
+/** Without a named profile, the member's own counts if it has the type. */
 function hasProfile(membership: Resource, { profile, resourceType }: Enrollee): boolean {
   const current = referenceIn(membership.profile)
   return profile === undefined
@@ -280,7 +280,7 @@ interface Invited {
   readonly isVoid: boolean
 }
 
-/** A link to set a password, for a User whose owner has not done so yet. A loss of credentials is always mailed. */
+/** Mails a link to set a password to a User without one. A loss of credentials is always mailed. */
 async function invite(
   { config }: Services,
   inside: Transaction,
@@ -318,13 +318,12 @@ const OWNER_ALONE =
 
 interface Invitee {
   readonly user: Reference | undefined
-  /** Unknown fields are errors. */
   readonly isStrict?: boolean
   readonly projectId: string
   readonly body: Record<string, unknown>
 }
 
-/** `user` is who invites, where that is a person. Errors: 400, 403, 404, 409, 412, 429. */
+/** `user`: the inviting person, if any. Errors: 400, 403, 404, 409, 412, 429. */
 export async function inviteMember(
   services: Services,
   caller: Principal,
@@ -333,7 +332,7 @@ export async function inviteMember(
   const project = await administeredProject(services.principals, caller, projectId)
   requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
   const { password, ...invitation }: Invitation = readInvitation(body, isStrict)
-  // Its address may belong to people of other Projects, who would get in there by this password.
+  // The address may belong to a person of other Projects, where this password would give access.
   const isTheirs = invitation.scope === 'server' && !caller.isSuperAdmin
   if (password !== undefined && isTheirs) throw badRequest(OWNER_ALONE, 'password')
   const passwordHash = await hashGivenPassword(services, caller, password)
@@ -354,7 +353,7 @@ async function hashGivenPassword(
   return await hashing.run(provenApplicant(membershipId ?? ''), () => hashPassword(password))
 }
 
-/** A client is no User. */
+/** Returns undefined for clients, which are not Users. */
 export function sessionUser({ membership }: Session): Reference | undefined {
   const { user } = membership
   const reference = isObject(user) ? (user as Reference) : undefined

@@ -1,14 +1,14 @@
-/** Reads the fields of a flat admin body and collects one issue a bad field. */
+/** Reads the fields of a flat admin body and collects one issue per invalid field. */
 import { LIFETIME } from '../access/credentials/clients.ts'
 import { type Issue, invalid, issue } from '../core/errors.ts'
 import { isObject, type Reference } from '../fhir/resource.ts'
 
-/** Good enough to be written to; no sign that a mail header or a list of addresses could be made of. */
+/** Lenient, but excludes header injection and address lists. */
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
 
 /**
- * An empty string is an absent field: the SDK sends its unset strings so. Each field that is read is known; those that
- * are not read are complained of at the end, as a misspelled one would otherwise be lost.
+ * Empty strings count as absent, as the SDK sends unset strings so. Unread fields are reported at the end, since a
+ * misspelled one would otherwise be lost.
  */
 export class Fields {
   readonly #body: Record<string, unknown>
@@ -16,18 +16,17 @@ export class Fields {
   readonly #issues: Issue[] = []
   readonly #known = new Set<string>()
 
-  /** `name` is the element that the body is found in; none for a whole body. */
+  /** `name`: the element that holds the fields; absent for the whole body. */
   constructor(body: Record<string, unknown>, name?: string) {
     this.#body = body
     this.#prefix = name === undefined ? '' : `${name}.`
   }
 
-  /** Complaints about what was read. */
   get issues(): readonly Issue[] {
     return this.#issues
   }
 
-  /** A complaint for each field that nobody read. */
+  /** Returns an issue for each unread field. */
   get unknown(): readonly Issue[] {
     const others = Object.keys(this.#body).filter(
       (name) => !this.#known.has(name) && this.#value(name) !== undefined,
@@ -38,7 +37,7 @@ export class Fields {
     })
   }
 
-  /** Errors: 400 with every complaint. */
+  /** Errors: 400 with every issue. */
   check(): void {
     const complaints = [...this.#issues, ...this.unknown]
     if (complaints.length > 0) throw invalid(complaints)
@@ -59,7 +58,7 @@ export class Fields {
     return this.#typed(name, 'a string', (value) => typeof value === 'string') as string | undefined
   }
 
-  /** Published examples send the words instead of the values. */
+  /** Also accepts text, as published examples send it. */
   flag(name: string): boolean | undefined {
     const isFlag = (value: unknown) =>
       typeof value === 'boolean' || value === 'true' || value === 'false'
@@ -129,7 +128,7 @@ export class Fields {
     return this.#typed(name, 'a lifetime such as "1h"', isLifetime) as string | undefined
   }
 
-  /** A field that may be there and says nothing new. */
+  /** Accepts redundant fields. */
   ignore(...names: readonly string[]): void {
     for (const name of names) this.#known.add(name)
   }
@@ -156,7 +155,7 @@ export class Fields {
   }
 }
 
-/** The members that are there; `undefined` is no value in a resource. */
+/** Drops undefined members, which a resource must not have. */
 export function defined(values: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
 }

@@ -1,4 +1,4 @@
-/** `Project/$init`: a Project with its default client and, when somebody owns it, their membership. */
+/** `Project/$init`: creates a Project with its default client and the owner's membership, if any. */
 import { may } from '../access/policy.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
@@ -31,7 +31,7 @@ import { createUser, findUser } from './users.ts'
 
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
 
-/** All of it in one transaction. Errors: 400, 403. */
+/** One transaction. Errors: 400, 403. */
 export const init: Operation = {
   name: 'init',
   on: [{ type: 'Project', level: 'type' }],
@@ -109,7 +109,7 @@ interface Owner {
   readonly ownerEmail: string | undefined
 }
 
-/** The one who is named, else the caller, if the caller is a User. */
+/** Returns the named owner, otherwise the caller if it is a User. */
 async function findOwner(
   repository: Repository,
   actor: Principal,
@@ -140,7 +140,7 @@ async function existingOwner(repository: Repository, reference: string): Promise
   return user
 }
 
-/** A server scoped User; an unknown address gets one who has to set a password first. */
+/** Returns a server scoped User; a new one must set a password first. */
 async function ownerByEmail(
   repository: Repository,
   actor: Principal,
@@ -154,7 +154,6 @@ async function ownerByEmail(
 
 interface FoundedProject {
   readonly project: WriteResult
-  /** The owner's membership. */
   readonly membership: Resource | undefined
 }
 
@@ -164,7 +163,7 @@ interface NewProject {
   readonly config: Config
 }
 
-/** In the caller's transaction. */
+/** Runs in the caller's transaction. */
 export async function foundProject(
   repository: Repository,
   actor: Principal,
@@ -203,7 +202,6 @@ interface NewProfile {
   readonly user: Resource
 }
 
-/** A person of this name and address in the Project. */
 export async function createProfile(
   repository: Repository,
   actor: Principal,
@@ -228,7 +226,7 @@ export interface AdmittedUser {
   readonly details?: NewMember['details']
 }
 
-/** The membership that makes `profile` the one of this User. */
+/** Creates the membership that links `profile` to this User. */
 export async function admitUser(
   repository: Repository,
   actor: Principal,

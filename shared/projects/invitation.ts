@@ -1,4 +1,4 @@
-/** The body of an invite, read and checked field by field. */
+/** Parses and validates the body of an invite. */
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { badRequest, invalid, issue } from '../core/errors.ts'
 import { parseReference, type Reference, type Resource, referenceTo } from '../fhir/resource.ts'
@@ -19,7 +19,6 @@ export interface Invitation {
   readonly resourceType: ProfileType
   readonly firstName: string
   readonly lastName: string
-  /** In lower case. */
   readonly email: string | undefined
   readonly externalId: string | undefined
   readonly scope: 'project' | 'server'
@@ -30,24 +29,22 @@ export interface Invitation {
   readonly forceNewMembership: boolean
   /** The patient of a RelatedPerson. */
   readonly patient: Reference | undefined
-  /** An existing one to be used. */
+  /** An existing profile to use. */
   readonly profile: Reference | undefined
-  /** Further elements of the membership. */
   readonly details: Readonly<Record<string, unknown>>
 }
 
-/** As `Invitation`, its password hashed: that takes too long for a transaction. */
 export type Enrollee = Omit<Invitation, 'password'> & { readonly passwordHash: string | undefined }
 
-/** The member who invites, and the Project. */
+/** The inviting member, and the Project. */
 export interface Inviter {
   readonly caller: Principal
-  /** The User, when it is one. */
+  /** The User, if the inviter is one. */
   readonly user: Reference | undefined
   readonly project: ProjectContext
 }
 
-/** Members of `membership` that an invite passes on. */
+/** Elements of `membership` accepted in an invite. */
 const DETAILS = [
   'admin',
   'accessPolicy',
@@ -61,16 +58,16 @@ const DETAILS = [
 ]
 
 /**
- * Unknown fields are ignored as in Medplum, unless the caller asks for strict handling. Those of `membership` never are:
- * a misspelled `access` would give all rights. Errors: 400 with one issue a field.
+ * Ignores unknown fields as Medplum does, unless handling is strict. Those of `membership` are always errors: a
+ * misspelled `access` would give all rights. Errors: 400 with one issue per field.
  */
 export function readInvitation(body: Record<string, unknown>, isStrict: boolean): Invitation {
   const fields = new Fields(body)
   const membership = fields.object('membership') ?? {}
   const inner = new Fields(membership, 'membership')
-  // Their values are the membership's own to check.
+  // The membership's own rule validates their values.
   inner.ignore('resourceType', ...DETAILS)
-  // The invite decides these.
+  // Set by the invite.
   inner.ignore('id', 'meta', 'project', 'user')
   const resourceType = fields.requiredOneOf(
     'resourceType',
@@ -121,7 +118,7 @@ export function readInvitation(body: Record<string, unknown>, isStrict: boolean)
   return invitation
 }
 
-/** A patient exists in one Project alone, unless the invite says otherwise. */
+/** Patients are scoped to one Project by default. */
 function defaultScope(type: ProfileType | undefined): Invitation['scope'] {
   return type === 'Patient' ? 'project' : 'server'
 }
@@ -130,9 +127,8 @@ function isGiven([, value]: readonly unknown[]): boolean {
   return value !== undefined && value !== null && value !== ''
 }
 
-// Profiles of who is invited: chosen, found by address, or new.
+// Profiles of invited people: named, found by address, or new
 
-/** An existing profile that an invite names. Errors: 400. */
 export async function profileIn(
   inside: Transaction,
   project: ProjectContext,
@@ -150,7 +146,7 @@ export async function profileIn(
   return profile
 }
 
-/** By e-mail address, when there is one. Errors: 400, 412 for several of them. */
+/** Finds a profile by e-mail address, or creates one. Errors: 412 for several matches; 400. */
 export async function findOrCreateProfile(
   inside: Transaction,
   { caller, project }: Inviter,
@@ -165,10 +161,10 @@ export async function findOrCreateProfile(
     ...(email === undefined ? {} : { telecom: [{ system: 'email', use: 'work', value: email }] }),
     ...(resourceType === 'RelatedPerson' && subject !== undefined ? { patient: subject } : {}),
   }
-  // A RelatedPerson needs a patient, but may be invited before the patient is known.
+  // A RelatedPerson needs a patient, who may be unknown at the time of the invite.
   const anybody = resourceType === 'RelatedPerson' ? { patient: { display: 'Not known yet' } } : {}
   requireValid({ ...anybody, ...withoutPlatformMeta(profile) }, { strict: true })
-  // Profiles that linked Projects share do not belong to this Project.
+  // Excludes shared profiles of linked Projects.
   const own = { ...systemPrincipalFor(caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
   const request = profileSearch(resourceType, email)
@@ -203,12 +199,11 @@ async function readIn(
   return resource?.meta?.project === project.id ? resource : undefined
 }
 
-/** A Reference with a name. */
 export function namedReference(resource: Resource, display: string | undefined): Reference {
   return { reference: referenceTo(resource), ...(display === undefined ? {} : { display }) }
 }
 
-/** The platform's additions to `meta` are no part of the standard's type. */
+/** Drops the platform's additions to `meta`, which the standard type lacks. */
 export function withoutPlatformMeta({ meta: _, ...rest }: Resource): Resource {
   return rest as Resource
 }

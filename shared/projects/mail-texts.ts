@@ -1,10 +1,9 @@
-/** The mails of the service itself: subject, plain text and HTML of each event. */
+/** Mails of the service: subject, plain text and HTML per event. */
 import type { Config } from '../core/config/config.ts'
 import type { Mail } from '../outbound/mails.ts'
 
 type Settings = Pick<Config, 'appUrl' | 'productName'>
 
-/** A UserSecurityRequest, as far as a link needs it. */
 interface SecurityLink {
   readonly id: string
   readonly secret: string
@@ -21,7 +20,7 @@ interface InviteText {
   readonly isVoid?: boolean | undefined
 }
 
-/** To a new user: sets the first password. `isVoid`: one that was set before counts no more. */
+/** For a new user: link to the first password. `isVoid`: an earlier password was revoked. */
 export function inviteMail(
   settings: Settings,
   to: string,
@@ -38,7 +37,7 @@ export function inviteMail(
   ])
 }
 
-/** To an address that was registered: who reads it may take the account. */
+/** For a registered address: the reader may take the account. */
 export function registrationMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
   return composed('registration', to, `Your registration on ${productName}`, [
@@ -49,7 +48,7 @@ export function registrationMail(settings: Settings, to: string, link: SecurityL
   ])
 }
 
-/** To an address that was registered before: the page that was used does not say so. */
+/** For an address registered before; the page itself does not reveal that. */
 export function knownAddressMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
   return composed('registration', to, `Your registration on ${productName}`, [
@@ -61,7 +60,7 @@ export function knownAddressMail(settings: Settings, to: string, link: SecurityL
   ])
 }
 
-/** To a user who has a password already. */
+/** For a user with a password. */
 export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
   const { productName } = settings
   return composed('welcome', to, `${productName}: Welcome to ${projectName}`, [
@@ -81,7 +80,7 @@ export function resetMail(settings: Settings, to: string, link: SecurityLink): M
   ])
 }
 
-/** To the new address. */
+/** Sent to the new address. */
 export function verifyEmailMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
   return composed('verify-email', to, `${productName} Email Address Updated`, [
@@ -92,7 +91,7 @@ export function verifyEmailMail(settings: Settings, to: string, link: SecurityLi
   ])
 }
 
-/** To the old address. It does not name the new one, which may be somebody else's. */
+/** Sent to the old address. Omits the new one, which may belong to another person. */
 export function emailChangedMail(settings: Settings, to: string): Mail {
   const { productName } = settings
   return composed('email-changed', to, `${productName} Email Address Replaced`, [
@@ -101,7 +100,7 @@ export function emailChangedMail(settings: Settings, to: string): Mail {
   ])
 }
 
-/** To the owner, when a way to sign in was set or given up. */
+/** For the owner, when a sign-in method was added or removed. */
 export function accountChangedMail(settings: Settings, to: string, what: AccountChange): Mail {
   const { productName } = settings
   return composed('account-changed', to, `${productName} Sign-In Changed`, [
@@ -117,7 +116,7 @@ interface SubscriptionText {
   readonly error: string
 }
 
-/** To the admins of a Project: a Subscription of theirs has stopped. */
+/** For a Project's admins: a Subscription has stopped. */
 export function subscriptionMail(
   settings: Settings,
   to: string,
@@ -132,7 +131,6 @@ export function subscriptionMail(
 
 const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
 
-/** For the log. */
 export function withoutLinkSecret(text: string): string {
   return text.replace(LINK_SECRET, '$1***')
 }
@@ -141,7 +139,7 @@ function composed(kind: Mail['kind'], to: string, subject: string, lines: readon
   return {
     kind,
     to: [to],
-    // A name with a line break must not become a header of its own.
+    // Prevents header injection by line breaks.
     subject: subject.replace(/\s+/g, ' '),
     text: `${lines.join('\n\n')}\n`,
     html: `<!doctype html><html lang="en"><body>${lines.map(paragraph).join('')}</body></html>`,

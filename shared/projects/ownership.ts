@@ -1,9 +1,8 @@
 /**
- * The ownership of Users. An invite or a registration makes a User for an address before anybody knows who reads its
- * mail, and whoever made it may have set a password. So `provenEmail` keeps the address for which the
- * credentials were set by somebody entitled to: its owner, over a mail or a provider that the service trusts, or
- * an administrator of the scope (a super administrator, for a User of a Project also its administrators). A
- * User without it loses its credentials when a Project takes it in; one that changes its address loses it.
+ * Ownership of Users. An invite or registration creates a User before its address is verified, and its creator may have
+ * set a password. `provenEmail` holds the address whose credentials were set by the owner (through a mail or trusted
+ * provider) or by an administrator of the scope (for a Project's User also its administrators). A User without it loses
+ * its credentials when a Project adds it; changing the address clears it.
  */
 
 import type { Interaction } from '../access/grant.ts'
@@ -25,24 +24,24 @@ type Changes = Readonly<Record<string, unknown>>
 
 const NO_FACTOR = { mfaSecret: undefined, mfaEnrolled: undefined }
 
-/** A User without an address is found by no invite and no registration. */
+/** Invites and registrations find no User without an address. */
 export function isProven({ email, provenEmail }: Resource): boolean {
   return email === undefined || provenEmail === email
 }
 
-/** Changes of a User whose credentials are set by somebody entitled to; a stranger's factor goes. */
+/** Returns the changes that mark a User as proven; an unproven second factor is removed. */
 export function provenEmailChanges(user: Resource): Changes {
   return isProven(user) ? {} : { ...NO_FACTOR, provenEmail: user.email }
 }
 
-/** Changes of a User that an administrator of its scope gives another address: it stays what it is. */
+/** Returns the changes for a new address set by an administrator; the status stays. */
 export function newEmailChanges(user: Resource, email: string): Changes {
   return { email, emailVerified: false, ...(isProven(user) ? { provenEmail: email } : {}) }
 }
 
 /**
- * Takes what strangers may have set for the address, in the caller's transaction, after which `revokeUnprovenLogins`
- * is due. True when there was something.
+ * Removes unproven credentials in the caller's transaction; `revokeUnprovenLogins` must follow. True when there were
+ * any.
  */
 export async function voidCredentials(repository: Repository, user: Resource): Promise<boolean> {
   const hasNone = user.passwordHash === undefined && user.mfaSecret === undefined
@@ -61,7 +60,7 @@ interface Admission {
   readonly addMail: (projectId: string, mail: Mail) => Promise<unknown>
 }
 
-/** The same where no invite is mailed: the owner gets a link only if something was taken. */
+/** Like `voidCredentials`, without an invite mail: the owner gets a link only if credentials were removed. */
 export async function takeIn(
   { config, repository, addMail }: Admission,
   actor: Principal,
@@ -76,10 +75,7 @@ export async function takeIn(
   )
 }
 
-/**
- * Ends the logins by credentials that are void. Logins that a Project alone vouches for stay: they lead
- * nowhere else, and inviting somebody must not end their work in another Project.
- */
+/** Revokes logins by void credentials. Logins that only a Project vouches for stay: they give no access elsewhere. */
 export async function revokeUnprovenLogins(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
@@ -87,7 +83,7 @@ export async function revokeUnprovenLogins(
   await revokeUserLogins(services, userId, (login) => login.vouchedBy === undefined)
 }
 
-/** The owner has come by a provider that may say so: what others have set before is void. */
+/** Marks the owner as proven by a trusted provider, which voids earlier credentials. */
 export async function proveByProvider(
   services: Pick<Services, 'repository' | 'principals'>,
   user: Resource,
@@ -101,7 +97,7 @@ export async function proveByProvider(
   await revokeUnprovenLogins(services, user.id ?? '')
 }
 
-/** Errors: 403 for no project admin and for a foreign project, 404 for an unknown one. */
+/** Errors: 403 for callers other than project admins and for other projects, 404 for an unknown one. */
 export async function administeredProject(
   principals: Principals,
   caller: Principal,
@@ -116,7 +112,7 @@ export async function administeredProject(
   return project
 }
 
-/** A super admin with a policy gets only what the policy lists. Errors: 403. */
+/** Limits a super admin with a policy to the types in it. Errors: 403. */
 export function requireUnlessLimited(
   caller: Principal,
   ...needs: readonly (readonly [type: string, interaction: Interaction])[]

@@ -1,6 +1,6 @@
 /**
- * Creates what belongs together: projects, and programs with the membership that lets them in; gives a client
- * another secret (`$rotate-secret`), and opens an app (`$smart-launch`).
+ * Creates projects, and programs with their memberships; rotates client secrets (`$rotate-secret`) and launches apps
+ * (`$smart-launch`).
  */
 import { randomBytes } from 'node:crypto'
 import { isSameSecret } from '../access/credentials/clients.ts'
@@ -30,13 +30,12 @@ export async function handler(medplum: MedplumClient, event: BotEvent): Promise<
 }
 `
 
-/** The Project that something is made for. */
 export interface TargetProject {
   readonly id: string
   readonly name: string
 }
 
-/** The service writing on behalf of a caller whose right to it was checked: no policy, his name. */
+/** Returns the service's principal with the caller as author, after the caller's rights were checked. */
 export function systemPrincipalFor(caller: Principal): Principal {
   return {
     ...systemPrincipal(SYSTEM_PROJECT),
@@ -47,17 +46,16 @@ export function systemPrincipalFor(caller: Principal): Principal {
   }
 }
 
-/** 64 hex characters. */
 export function newSecret(): string {
   return randomBytes(32).toString('hex')
 }
 
-/** A new Project is strict, and has the default features unless its creator names others. */
+/** New Projects are strict and have the default features unless others are named. */
 export function projectDefaults(project: Resource, config: Config): Resource {
   return { strictMode: true, features: [...config.defaultProjectFeatures], ...project }
 }
 
-/** A Project as a caller sends it. Errors: 400 for another type, and without a name. */
+/** Validates a caller's Project. Errors: 400 for another type, or without a name. */
 export function newProject(body: unknown, config: Config): Resource {
   if (!isResource(body) || body.resourceType !== 'Project') {
     throw badRequest('resourceType must be Project', 'resourceType')
@@ -79,7 +77,7 @@ export interface NewMember {
   readonly details?: MembershipDetails | undefined
 }
 
-/** `user` and `profile` are the same program for clients and bots. */
+/** For clients and bots, `user` and `profile` are the program. */
 export async function createMembership(
   repository: Repository,
   actor: Principal,
@@ -102,7 +100,6 @@ interface NewClient {
   readonly accessPolicy?: Reference | undefined
 }
 
-/** With its membership, in the caller's transaction. `client` brings everything but the secret. */
 export async function createClient(
   repository: Repository,
   actor: Principal,
@@ -125,7 +122,7 @@ interface NewBot {
   readonly accessPolicy?: Reference | undefined
 }
 
-/** With its membership and a template as its source, in the caller's transaction. */
+/** Creates a bot with its membership and template source, in the caller's transaction. */
 export async function createBot(
   repository: Repository,
   actor: Principal,
@@ -154,7 +151,7 @@ export async function createBot(
   return written
 }
 
-/** Errors: 400 for a policy that is not in the project. */
+/** Errors: 400 for a policy of another project. */
 async function requireOwnPolicies(
   repository: Repository,
   home: TargetProject,
@@ -224,7 +221,7 @@ function requireSame(stored: unknown, given: string): void {
   }
 }
 
-/** Whoever may read the client and what it is launched for. Errors: 400, 403, 404. */
+/** Requires read access to the client and the launch context. Errors: 400, 403, 404. */
 export const smartLaunch: Operation = {
   name: 'smart-launch',
   on: [{ type: 'ClientApplication', level: 'instance' }],
@@ -251,7 +248,7 @@ export const smartLaunch: Operation = {
   },
 }
 
-/** An encounter brings its patient along. */
+/** Includes the patient of an encounter. */
 async function readContext(call: OperationCall) {
   const { services, principal } = call
   const inputs = readInputs(call, [

@@ -1,4 +1,4 @@
-/** Links that prove an e-mail address: to set a first or a new password, or to verify the address. */
+/** Links that prove an e-mail address, to set a password or verify the address. */
 import { randomBytes, timingSafeEqual } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
@@ -33,7 +33,7 @@ interface NewSecurityRequest {
   readonly redirectUri?: string | undefined
 }
 
-/** In the Project that the User is scoped to; that of a server scoped User is in none. One statement. */
+/** Stored in the User's Project; in none for server scoped Users. One statement. */
 export async function createSecurityRequest(
   repository: Repository,
   actor: Principal,
@@ -54,15 +54,15 @@ export async function createSecurityRequest(
   return { id, secret }
 }
 
-/** The User of a link that was used, and the address that the link was mailed to. */
+/** The User of a redeemed link, and the address it was mailed to. */
 interface Redeemed {
   readonly userId: string
   readonly email: string | undefined
 }
 
 /**
- * Uses a request up and answers whose it was; of two callers at a time one succeeds. The fifth wrong
- * secret uses it up, too. Errors: 404, 400.
+ * Redeems a request and returns its User; of two concurrent calls one succeeds. The fifth wrong secret invalidates it.
+ * Errors: 404, 400.
  */
 export async function redeemSecurityRequest(
   { repository, redis }: Pick<Services, 'repository' | 'redis'>,
@@ -74,7 +74,7 @@ export async function redeemSecurityRequest(
   if (found?.content === undefined) throw notFound()
   const request = parseVersion(found)
   requireLive(request, types)
-  // Counted before it is compared, so that of many at a time no more are compared than one after the other.
+  // Counted before the comparison, so that parallel guesses gain nothing.
   const tries = await countEvent(redis, `botica:secrets:${id}`, LIFETIME_MS.invite / 1000)
   if (tries > SECRETS) throw badRequest('Already used', 'id')
   if (!isSame(String(request.secret ?? ''), secret)) {
@@ -87,7 +87,7 @@ export async function redeemSecurityRequest(
   return { userId: user.id, email: typeof request.email === 'string' ? request.email : undefined }
 }
 
-/** A link proves the address it was mailed to, not one that the User has got since. Errors: 400. */
+/** A link proves the address it was mailed to, not a later one. Errors: 400. */
 export function requireSameAddress(user: Resource, { email }: Redeemed): void {
   if (user.email !== email) throw badRequest('Expired', 'id')
 }
@@ -98,7 +98,7 @@ function requireLive(request: Resource, types: readonly SecurityRequestType[]): 
   if (Date.parse(String(request.expires)) < Date.now()) throw badRequest('Expired', 'id')
 }
 
-/** Its secret is worth nothing any more and goes with it. */
+/** Deletes the request with its secret. */
 async function useUp(
   repository: Repository,
   id: string,

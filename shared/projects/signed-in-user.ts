@@ -1,4 +1,4 @@
-/** The User behind a caller, for actions that users take for themselves alone, and the details of a session. */
+/** The User behind a caller, for actions on the user's own account, and session details. */
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { verifyPassword } from '../access/credentials/passwords.ts'
 import { effectiveEntries } from '../access/policy.ts'
@@ -16,16 +16,15 @@ import { projectOfUser } from './users.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** Undefined for programs and for who acts for another member. */
+/** Returns undefined for programs and for callers acting for another member. */
 export function userIdOfSession({ membership, login }: Session): string | undefined {
   const user = parseReference(referenceIn(membership.user))
   return login !== undefined && user?.type === 'User' ? user.id : undefined
 }
 
 /**
- * Also undefined where a Project alone vouches for a User that does not belong to it: its bots and its own
- * identity providers say whatever its administrators like. Login and User are read as they are now: a
- * session may be a few seconds older than the end of its login.
+ * Also undefined where only a Project vouches for a User outside it: its administrators control its bots and identity
+ * providers. Reads Login and User fresh, since a session may be some seconds stale.
  */
 export async function signedInUser(
   services: Pick<Services, 'repository'>,
@@ -44,12 +43,12 @@ export async function signedInUser(
   return isRevoked || hasLostPassword(login, found) ? undefined : found
 }
 
-/** A login by a password that was taken away since (ownership.ts). */
+/** True for a password login whose password was removed since (ownership.ts). */
 export function hasLostPassword(login: Resource, user: Resource): boolean {
   return login.authMethod === 'password' && user.passwordHash === undefined
 }
 
-/** `user` is the one of the caller's session, with secrets. Errors: 429. */
+/** `user`: that of the session, with secrets. Errors: 429. */
 export async function isOwnPassword(
   { redis, hashing }: Pick<Services, 'redis' | 'hashing'>,
   user: Resource,
@@ -67,7 +66,7 @@ export async function isOwnPassword(
   return found !== undefined
 }
 
-/** The owner of a stolen account learns of a change that they did not make. */
+/** Notifies the owner of a change, in case the account was stolen. */
 export async function notifyOwner(
   { database, config }: Pick<Services, 'database' | 'config'>,
   user: Resource,
@@ -78,20 +77,20 @@ export async function notifyOwner(
   await addMail(database, projectOfUser(user) ?? SYSTEM_PROJECT.id, mail)
 }
 
-// A change that takes an account over for good (its address, its second factor) needs the person, not a token:
-// a sign-in of the last minutes, or the password. https://datatracker.ietf.org/doc/html/rfc9470
+// Changes that take over an account for good (address, second factor) require the person: a sign-in within minutes, or
+// the password. https://datatracker.ietf.org/doc/html/rfc9470
 
 const RECENT_SECONDS = 300
-/** Logins that begin with the person at the keyboard; a token exchange and a bot run do not. */
+/** Interactive logins; token exchanges and bot runs are not. */
 const IN_PERSON = new Set<unknown>(['password', 'google', 'external'])
 
-/** True while the login of the person is young; renewals keep the time of the sign-in. */
+/** True for a recent sign-in; token renewals keep its time. */
 export function isRecent(login: Resource | undefined): boolean {
   const startedAt = Date.parse(String(login?.authTime))
   return IN_PERSON.has(login?.authMethod) && Date.now() - startedAt < RECENT_SECONDS * 1000
 }
 
-/** Errors: 403 when neither is there, 400 for a wrong password, 429 for one guess too many. */
+/** Errors: 403 without either proof, 400 for a wrong password, 429 for too many guesses. */
 export async function requireReauthentication(
   services: Pick<Services, 'redis' | 'hashing'>,
   login: Resource | undefined,
@@ -145,7 +144,7 @@ export function sessionDetails(session: Session) {
   }
 }
 
-/** A client reads itself here; its secret is for its administrators. */
+/** A client may read itself; its secret is for its administrators. */
 function withoutSecrets(profile: Resource): Resource {
   const { secret: _, retiringSecret: __, ...rest } = profile
   return rest as Resource
@@ -161,7 +160,7 @@ function effectivePolicy({ principal, policies }: Session) {
   }
 }
 
-/** The configuration that the membership names, with the usual menu unless it has its own. */
+/** Returns the membership's configuration, with the default menu unless it has one. */
 function configurationWithMenu({ principal, membership, configuration }: Session) {
   if (configuration?.menu !== undefined) return configuration
   const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
@@ -184,7 +183,7 @@ function link(type: string) {
   return { name: type, target: `/${type}` }
 }
 
-/** Within the scope of the Session; answers its id. One statement. */
+/** Creates a login within the session's scope and returns its id. One statement. */
 export async function createMemberLogin(
   { repository }: Pick<Services, 'repository'>,
   { principal, membership, profile }: Session,

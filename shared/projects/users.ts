@@ -1,6 +1,6 @@
 /**
- * Users: one for an e-mail address in one scope, which is the platform ("server") or one Project. Users
- * of equal address in different scopes have nothing to do with each other.
+ * Users: one per e-mail address and scope, which is the platform ("server") or one Project. Users of one address in
+ * different scopes are unrelated.
  */
 import { hashPassword } from '../access/credentials/passwords.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
@@ -14,12 +14,12 @@ import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
-/** More users of one address than this: in so many Projects nobody works. */
+/** Bound on the users of one address. */
 const SCOPES = 1000
 const LOGINS_AT_ONCE = 1000
 type Changes = Readonly<Record<string, unknown>>
 
-/** Id of the Project a User is scoped to; undefined for server scoped ones. */
+/** Returns the id of the User's Project; undefined for server scoped ones. */
 export function projectOfUser(user: Resource): string | undefined {
   return parseReference(referenceIn(user.project))?.id
 }
@@ -28,7 +28,7 @@ export function normalEmail(email: string): string {
   return email.trim().toLowerCase()
 }
 
-/** The User of exactly this scope; `projectId` undefined is server scoped. One statement. */
+/** Finds the User of exactly this scope; server scoped if `projectId` is undefined. One statement. */
 export async function findUser(
   repository: Repository,
   email: string,
@@ -39,8 +39,8 @@ export async function findUser(
 }
 
 /**
- * Finds who signs in: in a known Project its own User, else the server scoped one. Without a Project only
- * server scoped Users exist, which keeps all others out of the platform's tools. One statement.
+ * Finds a User to sign in: in a Project its own, otherwise the server scoped one. Without a Project only server scoped
+ * Users are found, which keeps others out of platform tools. One statement.
  */
 export async function findUserForSignIn(
   repository: Repository,
@@ -64,18 +64,16 @@ interface NewUser {
   readonly firstName: string
   readonly lastName: string
   readonly email?: string | undefined
-  /** Subject at an external identity provider. */
   readonly externalId?: string | undefined
-  /** Absent: server scoped. */
   readonly projectId?: string | undefined
-  /** The result of `hashPassword`; absent: nobody can sign in by password until one is set. */
+  /** The result of `hashPassword`; absent: no password sign-in until one is set. */
   readonly passwordHash?: string | undefined
   readonly mfaRequired?: boolean | undefined
-  /** True when its maker vouches for the address and the credentials (ownership.ts). */
+  /** True when the creator vouches for address and credentials (ownership.ts). */
   readonly isProven?: boolean
 }
 
-/** Errors: 409 for a second User of one address in one scope. One statement. */
+/** Errors: 409 for a second User with the address in the scope. One statement. */
 export async function createUser(
   repository: Repository,
   actor: Principal,
@@ -99,13 +97,13 @@ export async function createUser(
   return parseVersion(written)
 }
 
-/** The User with secrets, as the service itself reads it; undefined when it is gone. */
+/** Reads the User with secrets; undefined when deleted. */
 export async function readUser(repository: Repository, id: string): Promise<Resource | undefined> {
   const [found] = await repository.readMany(system, [{ type: 'User', id }])
   return found?.content === undefined ? undefined : parseVersion(found)
 }
 
-/** `change` may look at the newest state, and throw. An undefined value takes the element away. */
+/** `change` sees the latest state and may throw. Undefined values remove elements. */
 export async function patchUser(
   repository: Repository,
   id: string,
@@ -124,7 +122,7 @@ interface PasswordChange {
   readonly exceptLogin?: string | undefined
 }
 
-/** Ends the User's logins, except `exceptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
+/** Ends the User's logins except `exceptLogin`; runs inside `Hashing.run`. The caller has checked the password rules. */
 export async function setPassword(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
@@ -136,14 +134,14 @@ export async function setPassword(
   await revokeUserLogins(services, userId, ({ id }) => id !== exceptLogin)
 }
 
-/** Revokes all logins that `isMeant`, at once, within 5 s where Redis is away. */
+/** Revokes matching logins at once, or within 5 s if Redis is unavailable. */
 export async function revokeUserLogins(
   { repository }: Pick<Services, 'repository'>,
   userId: string,
   isMeant: (login: Resource) => boolean,
 ): Promise<void> {
   for (let offset = 0; ; offset += LOGINS_AT_ONCE) {
-    // In the order of their ids, which no write changes: none is passed over.
+    // Ids are immutable, so that order skips none.
     const sort = [{ code: '_id', descending: false }]
     const request = searchFor('Login', [ofUser(userId)], LOGINS_AT_ONCE, sort)
     const { versions } = await repository.search(system, { ...request, offset })
@@ -160,7 +158,7 @@ export async function revokeUserLogins(
   }
 }
 
-/** The newest first. One statement. */
+/** Newest first. One statement. */
 export async function recentLogins(
   repository: Repository,
   userId: string,

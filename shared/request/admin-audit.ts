@@ -1,4 +1,4 @@
-/** AuditEvents of administrative writes (who changed which fields, never a value) and of what was refused. */
+/** AuditEvents of administrative writes (changed fields without values) and of refusals. */
 
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
@@ -12,7 +12,7 @@ import type { Services } from './services.ts'
 
 type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'read' | 'search-type'
 
-/** Fields that an AuditEvent names when they change. */
+/** Fields whose changes are audited. */
 const WATCHED = ['admin', 'access', 'accessPolicy', 'secret', 'superAdmin', 'features', 'active']
 
 interface RecordedChange {
@@ -22,7 +22,7 @@ interface RecordedChange {
   readonly fields?: readonly string[] | undefined
 }
 
-/** Written with the change, in its transaction. `fields` are the paths that have changed. */
+/** Written in the transaction of the change. `fields` are the changed paths. */
 export async function recordChange(
   repository: Repository,
   caller: Principal,
@@ -39,7 +39,7 @@ export async function recordChange(
   )
 }
 
-/** An interaction of REST that went well. https://hl7.org/fhir/R4/valueset-audit-event-sub-type.html */
+/** Builds the event of a successful REST interaction. https://hl7.org/fhir/R4/valueset-audit-event-sub-type.html */
 export function restEvent(
   caller: Principal,
   project: ProjectContext,
@@ -58,7 +58,7 @@ export function restEvent(
   }
 }
 
-/** The caller, and the membership that gave the rights, which may be another's. */
+/** The caller, and the membership that granted the rights, possibly another one. */
 export function auditAgents({
   profile,
   membershipId,
@@ -68,7 +68,6 @@ export function auditAgents({
   return [asker, { who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]
 }
 
-/** Which of the watched fields differ. */
 export function changedFields(
   before: Readonly<Record<string, unknown>>,
   after: Readonly<Record<string, unknown>>,
@@ -79,22 +78,18 @@ export function changedFields(
   })
 }
 
-/** Paths of the watched fields that a new resource has. */
 export function givenFields(resource: Resource): readonly string[] {
   return changedFields({}, resource)
 }
 
 type RefusedRequest = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'traceId'>
 
-/** Repeated refusals of one caller fill the log, and no table. */
+/** Repeated refusals of a caller are logged, but not stored. */
 const QUIET_MS = 60_000
 const KEPT = 10_000
 const logged = new Cache<string, true>({ name: 'audited-refusals', max: KEPT, ttlMs: QUIET_MS })
 
-/**
- * The reason of a refusal (a layer, an entry of a policy) goes to the log, and never to the caller. Its AuditEvent is
- * written in the background, once a minute for the same member, type and reason.
- */
+/** Logs the reason of a refusal, never shown to the caller; adds an AuditEvent once a minute per member and reason. */
 export function auditRefusal(
   services: Pick<Services, 'log' | 'repository'>,
   principal: Principal,
@@ -127,7 +122,7 @@ const ACTIONS: Readonly<Record<string, string>> = {
   DELETE: 'D',
 }
 
-/** Outcome 4 is a minor failure, which the reply reported. The event names what was asked for, and no value. */
+/** Outcome 4 is a minor failure, reported in the reply. The event contains the request without values. */
 function refusalEvent(principal: Principal, asked: RefusedRequest, why: string): Resource {
   const { method, path } = asked
   const [type = '', id = ''] = path.split('/')

@@ -1,4 +1,4 @@
-/** Negotiation of formats and preferences: Accept, `_format`, `_pretty`, Prefer, content types. */
+/** Content negotiation: Accept, `_format`, `_pretty`, Prefer, content types. */
 
 import { isUtf8 } from 'node:buffer'
 import {
@@ -12,7 +12,7 @@ import { parseBody } from '../fhir/json.ts'
 import { FHIR_JSON } from './reply.ts'
 import type { FhirRequest, Preferences, Returned, Route } from './request.ts'
 
-/** Errors: 406 when neither JSON form is acceptable. https://hl7.org/fhir/R4/http.html#mime-type */
+/** Errors: 406 when no JSON format is acceptable. https://hl7.org/fhir/R4/http.html#mime-type */
 export function readPreferences(request: FhirRequest): Preferences {
   const { headers, query } = request
   const prefer = readPrefer(headers.prefer)
@@ -27,7 +27,7 @@ export function readPreferences(request: FhirRequest): Preferences {
   }
 }
 
-/** A read returns what it reads, whatever is preferred: https://www.rfc-editor.org/rfc/rfc7240#section-4.2 */
+/** `return` does not apply to reads: https://www.rfc-editor.org/rfc/rfc7240#section-4.2 */
 function appliedTo({ method }: FhirRequest, wanted: readonly string[]): readonly string[] {
   return method === 'GET' ? wanted.filter((name) => !name.startsWith('return=')) : wanted
 }
@@ -36,7 +36,7 @@ export function wantsPretty({ query }: FhirRequest): boolean {
   return query.get('_pretty') === 'true'
 }
 
-/** Whether an answer may be sent as gzip: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
+/** True when gzip is accepted: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
 export function takesGzip(header: string | undefined): boolean {
   const found = (header ?? '').split(',').map((item) => {
     const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
@@ -51,7 +51,7 @@ const JSON_TYPES = new Set(['application/json', 'application/fhir+json', 'text/j
 
 function contentTypeFor(accept: string | undefined, format: string | null): string {
   if (format !== null) {
-    // A plus sign that was not percent-encoded arrives as a space.
+    // An unencoded plus sign arrives as a space.
     if (!FORMATS.has(format.replace(' ', '+'))) throw notAcceptable('Unsupported _format')
     return FHIR_JSON
   }
@@ -85,7 +85,7 @@ const NO_PREFERENCE: Prefer = {
   applied: [],
 }
 
-/** RFC 7240: several preferences, comma-joined; unknown ones are ignored, the first of a kind counts. */
+/** RFC 7240: comma-separated; unknown preferences are ignored, the first of a kind wins. */
 function readPrefer(header: string | undefined): Prefer {
   if (header === undefined) return NO_PREFERENCE
   const wanted = new Map<string, string>()
@@ -110,20 +110,20 @@ function readPrefer(header: string | undefined): Prefer {
   }
 }
 
-/** `handling=strict` was asked for: it is not what happens where nothing was. */
+/** True when `handling=strict` is explicit, not the default. */
 export function wantsStrict(prefer: string | undefined): boolean {
   return readPrefer(prefer).applied.includes('handling=strict')
 }
 
 const JSON_SUFFIX = /^application\/[a-z0-9.+-]+\+json$/
 
-/** The JSON body of a write. Errors: 415 for another type or charset, 400 when it does not parse. */
+/** Errors: 415 for another type or charset, 400 for invalid JSON. */
 export function readJson(request: FhirRequest): unknown {
   requireType(request, (type) => JSON_TYPES.has(type) || JSON_SUFFIX.test(type))
   return parseBody(request.body ?? '')
 }
 
-/** The body of a PATCH. Errors: 415, 400. */
+/** Errors: 415, 400. */
 export function readPatchBody(request: FhirRequest): unknown {
   requireType(
     request,
@@ -133,7 +133,7 @@ export function readPatchBody(request: FhirRequest): unknown {
   return parseBody(request.body)
 }
 
-/** The parameters of `_search`: a form, or a JSON object of name → string or array. Errors: 415, 400. */
+/** Parses the body of `_search`: a form, or a JSON object of name → string or array. Errors: 415, 400. */
 export function readForm(request: FhirRequest): URLSearchParams {
   const type = mediaType(request)
   const { body } = request
@@ -152,10 +152,7 @@ function requireFew(parameters: number): void {
   if (parameters > MAX_PARAMETERS) throw tooCostly(`More than ${MAX_PARAMETERS} parameters`)
 }
 
-/**
- * Errors: 400 for too many parameters, and for escaped bytes that are not UTF-8: they would be read as some other
- * text.
- */
+/** Errors: 400 for too many parameters and for escaped bytes that are not UTF-8, which would be misread. */
 export function readQuery(text: string): URLSearchParams {
   if (text === '') return new URLSearchParams()
   requireFew(text.split('&', MAX_PARAMETERS + 1).length)
@@ -203,9 +200,7 @@ function requireType(request: FhirRequest, isAllowed: (type: string) => boolean)
   }
 }
 
-// * Conditions in headers belong to some interactions each; elsewhere they would be promises that nobody keeps.
-
-/** Header → the interactions that keep to it. https://hl7.org/fhir/R4/http.html#concurrency */
+/** Header → interactions that support it. https://hl7.org/fhir/R4/http.html#concurrency */
 const KEPT: readonly (readonly [header: string, kinds: ReadonlySet<Route['kind']>])[] = [
   [
     'If-Match',
@@ -215,10 +210,7 @@ const KEPT: readonly (readonly [header: string, kinds: ReadonlySet<Route['kind']
   ['If-None-Exist', new Set(['create'] as const)],
 ]
 
-/**
- * Reads may be answered in spite of a condition, and a bot sees the headers of its call. `pathOf` gives the place of a
- * header in a bundle. Errors: 400 for a condition of a change that the interaction does not keep to.
- */
+/** `pathOf` locates a header in a bundle. Errors: 400 for a condition that a change does not support. */
 export function requireKept(
   method: string,
   route: Route,

@@ -1,7 +1,4 @@
-/**
- * The input of an operation: query parameters, a Parameters resource, the same as plain JSON, or the one
- * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
- */
+/** Operation input, parsed by the operation's definitions. https://hl7.org/fhir/R4/operations.html#request */
 import { badRequest, type HttpError, notSupported } from '../core/errors.ts'
 import { isResourceType, operationParameters } from '../fhir/definitions.ts'
 import { toNumber } from '../fhir/json.ts'
@@ -12,9 +9,8 @@ import { jsonReply } from './reply.ts'
 import type { FhirContext, FhirReply, OperationCall } from './request.ts'
 
 /**
- * `text` is any primitive that JSON writes as a string: uri, code, dateTime, id …, `reference` the same or a Reference,
- * `token` a text as searches have it, a Coding or a CodeableConcept; both are read as texts. `refused` is defined for the
- * operation, and this service cannot honour it.
+ * `text` is any primitive with a JSON string; `reference` also accepts a Reference, `token` a search token, Coding or
+ * CodeableConcept. `refused` is in the standard but unsupported here.
  */
 type Kind =
   | 'text'
@@ -30,12 +26,10 @@ type Kind =
 export interface ParameterDefinition {
   readonly name: string
   readonly kind: Kind
-  /** More than one value is allowed. */
   readonly many?: true
   readonly parts?: readonly ParameterDefinition[]
 }
 
-/** Values by name, each of the kind that was declared for it. */
 export interface Inputs {
   text(name: string): string | undefined
   whole(name: string): number | undefined
@@ -45,14 +39,13 @@ export interface Inputs {
   texts(name: string): readonly string[]
   objects(name: string): readonly Readonly<Record<string, unknown>>[]
   parts(name: string): readonly Inputs[]
-  /** Errors: 400 when it is absent. */
+  /** Errors: 400 when absent. */
   required(name: string): string
 }
 
 type Values = ReadonlyMap<string, readonly unknown[]>
 
 function createInputs(values: Values): Inputs {
-  // The values were checked against their declared kinds.
   const all = <T>(name: string) => (values.get(name) ?? []) as readonly T[]
   return {
     text: (name) => all<string>(name)[0],
@@ -73,18 +66,16 @@ function createInputs(values: Values): Inputs {
 
 type Called = Pick<OperationCall, 'operation' | 'type' | 'request'>
 
-/** The inputs of an operation, and whether unknown names are refused. */
 interface Taken {
   readonly definitions: readonly ParameterDefinition[]
   readonly isStrict: boolean
 }
 
-/** Query parameters that are about the answer. */
 const OF_ANSWERS = new Set(['_format', '_pretty'])
 
 /**
- * A name that nobody defines for the operation is passed over, unless `Prefer: handling=strict` asks for a refusal.
- * Errors: 400 for values of another kind, and for what the standard defines and `own` has not; 415.
+ * Ignores unknown names unless `Prefer: handling=strict`. Errors: 400 for values of another kind and for standard
+ * parameters missing from `own`; 415.
  */
 export function readInputs(call: Called, own: readonly ParameterDefinition[]): Inputs {
   const { request } = call
@@ -110,13 +101,13 @@ export function readInputs(call: Called, own: readonly ParameterDefinition[]): I
   return createInputs(new Map([...values, [taker.name, [body]]]))
 }
 
-/** How the standard names the operation: by the type that it is defined for. */
+/** Returns the operation's name in the standard, with its type. */
 function standardName({ operation, type }: Called): string {
   const { name, standard } = operation
   return `${standard === 'type' ? type : standard}/${name}`
 }
 
-/** The definitions, and one for each name that they lack; the parts of a part likewise. */
+/** Adds a `refused` definition for each missing standard name, including parts. */
 function withRefused(
   own: readonly ParameterDefinition[],
   names: readonly string[],
@@ -208,7 +199,6 @@ function fromParameters(
   return values
 }
 
-/** Members named after the parameters; an array is a parameter that is given several times. */
 function fromObject(
   given: Readonly<Record<string, unknown>>,
   taken: Taken,
@@ -309,7 +299,7 @@ function valueOfKind(
   }
 }
 
-/** The codings of a concept are alternatives. Errors: 400 for one without a code. */
+/** Codings of a concept are alternatives. Errors: 400 for a concept without a code. */
 export function tokenText(name: string, value: unknown, path: string): string {
   if (typeof value === 'string' && value !== '') return value
   const concept = isObject(value) && Array.isArray(value.coding) ? value.coding : [value]
@@ -322,22 +312,21 @@ export function tokenText(name: string, value: unknown, path: string): string {
   throw badRequest(`"${name}" must have a code`, path)
 }
 
-/** `[name, value member, value]`; entries without a value are left out. */
+/** `[name, value member, value]`; undefined values are left out. */
 export type Output = readonly [name: string, member: string, value: unknown]
 
 export function parametersReply(outputs: readonly Output[]): FhirReply {
   const all = outputs.flatMap(parameter)
-  // Neither lists nor objects may be empty: https://hl7.org/fhir/R4/json.html
+  // FHIR forbids empty arrays and objects: https://hl7.org/fhir/R4/json.html
   const body = all.length === 0 ? {} : { parameter: all }
   return jsonReply(200, { resourceType: 'Parameters', ...body })
 }
 
-/** One element of `Parameters.parameter`, or none for an undefined value. */
 export function parameter([name, member, value]: Output): object[] {
   return value === undefined ? [] : [{ name, [member]: value }]
 }
 
-/** The same request as an interaction, for operations that answer with resources. Errors: 406. */
+/** Converts the call of an operation that returns resources. Errors: 406. */
 export function toInteraction({ services, principal, request }: OperationCall): FhirContext {
   return { services, principal, request, preferences: readPreferences(request) }
 }

@@ -1,7 +1,4 @@
-/**
- * How much load a member and its Project may cause in a minute, where the Project's system setting
- * `enableFhirQuota` asks for it. Background work waits for the next minute instead of failing.
- */
+/** Load limits per minute of a member and its Project (system setting `enableFhirQuota`). */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../access/principal.ts'
 import { tooManyRequests } from '../core/errors.ts'
@@ -14,7 +11,7 @@ export const SEARCH = 20
 const HISTORY = 10
 export const READ = 1
 
-/** Load units of an interaction. A bundle costs what its entries cost. */
+/** Load units of an interaction. A bundle costs the sum of its entries. */
 export function loadUnits(route: Route): number {
   const { kind } = route
   switch (kind) {
@@ -54,15 +51,11 @@ interface Charge {
   readonly whole?: boolean | undefined
 }
 
-/** The key under which a Project's load units are counted. */
 export function projectLoad(id: string): string {
   return `project:${id}`
 }
 
-/**
- * Item of the `RateLimit` header; undefined where there is no quota. `whole`: work that cannot be done in
- * part goes through while anything is left. Errors: 429.
- */
+/** Returns the `RateLimit` item, if any. `whole`: passes while anything is left. Errors: 429. */
 export async function charge(
   { load }: Pick<Services, 'load'>,
   { project, membershipId, quota: own }: Principal,
@@ -101,11 +94,11 @@ function refusal(spent: RateLimitState, limit: number) {
   return tooManyRequests(retryAfterSeconds(spent.resetMs), diagnostics, rateLimitHeader(spent))
 }
 
-/** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
+/** Depth of nested bot calls; bots cannot set it, because the worker overwrites it. */
 export const DEPTH_HEADER = 'x-bot-depth'
 export const MAX_DEPTH = 10
 
-/** 0 for a request that no bot has made. */
+/** Returns 0 for a request that no bot has made. */
 export function botCallDepth({ headers }: Pick<FhirRequest, 'headers'>): number {
   const depth = Number(headers[DEPTH_HEADER] ?? 0)
   return Number.isInteger(depth) && depth > 0 ? depth : 0

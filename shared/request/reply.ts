@@ -1,4 +1,4 @@
-/** Replies as values, and the ETags and If-* headers of versions. */
+/** Replies, and the ETags and If-* headers of versions. */
 import {
   badRequest,
   type HttpError,
@@ -22,12 +22,10 @@ export function jsonReply(
   return textReply(status, JSON.stringify(body), headers)
 }
 
-/** The body of a reply, read to its end where it is a stream. */
 export async function wholeBody({ body, open }: FhirReply): Promise<FhirReply['body']> {
   return open === undefined ? body : Buffer.concat(await (await open()).toArray())
 }
 
-/** `body` is FHIR JSON already. */
 export function textReply(
   status: number,
   body: string,
@@ -36,7 +34,6 @@ export function textReply(
   return { status, headers: { 'Content-Type': FHIR_JSON, ...headers }, body }
 }
 
-/** FHIR JSON as it is made. */
 export function piecesReply(status: number, pieces: Iterable<string>): FhirReply {
   return { status, headers: { 'Content-Type': FHIR_JSON }, body: undefined, pieces }
 }
@@ -56,10 +53,9 @@ export function outcomeReply(
   return jsonReply(status, outcome, headers)
 }
 
-/** People read what is indented, and nobody reads more. It is made in one turn of the event loop. */
+/** Larger bodies are not indented: it takes one turn of the event loop. */
 const LARGEST_INDENTED = 1_048_576
 
-/** As `_pretty=true` asks for it. */
 export function indented(reply: FhirReply): FhirReply {
   const { body } = reply
   if (typeof body !== 'string' || body.length > LARGEST_INDENTED) return reply
@@ -73,7 +69,7 @@ export function failureReply(error: HttpError): FhirReply {
 const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
 const OUTCOME_START = '{"resourceType":"OperationOutcome"'
 
-/** Adds the request's ids to a reply whose body is an outcome of ours. */
+/** Adds the request's ids to an outcome created by this server. */
 export function withTracing(
   reply: FhirReply,
   request: Pick<FhirRequest, 'requestId' | 'traceId'>,
@@ -84,7 +80,6 @@ export function withTracing(
   return { ...reply, body: `${body.slice(0, -1)},"extension":[${extension}]}` }
 }
 
-/** The extension that names request and trace. */
 export function tracingExtension({
   requestId,
   traceId,
@@ -98,7 +93,6 @@ export function tracingExtension({
   }
 }
 
-/** `http://…/fhir/R4/` and what follows it. */
 export function absoluteUrl(services: Services, path: string): string {
   return `${services.config.baseUrl}fhir/R4/${path}`
 }
@@ -107,12 +101,11 @@ export function formatEtag(version: { readonly ver: number }): string {
   return `W/"${version.ver}"`
 }
 
-/** ETag and Last-Modified of a version. */
 export function versionHeaders(version: Version): Record<string, string> {
   return { ETag: formatEtag(version), 'Last-Modified': version.lastUpdated.toUTCString() }
 }
 
-/** True when the caller already has this version; If-None-Match wins over If-Modified-Since. */
+/** True when the caller has this version; If-None-Match overrides If-Modified-Since. */
 export function isUnmodified(request: FhirRequest, version: Version): boolean {
   const noneMatch = request.headers['if-none-match']
   if (noneMatch !== undefined) return matchesTag(noneMatch, version.ver)
@@ -128,7 +121,7 @@ function matchesTag(header: string, ver: number): boolean {
   return header.trim() === '*' || parseEtags(header).includes(ver)
 }
 
-/** To change a stored version of so many characters takes some 20 ms of the event loop. */
+/** Larger versions, in characters, block the event loop and are changed elsewhere. */
 const MOST_HERE = 524_288
 
 /** Reads If-Match and If-None-Match of a write. Errors: 412 when no listed version can exist. */
@@ -144,7 +137,7 @@ export function writeOptions(request: Pick<FhirRequest, 'headers' | 'offload'>):
   }
 }
 
-/** True when If-Match asks for any current version. */
+/** True when If-Match requires any current version. */
 export function demandsExistence(request: FhirRequest): boolean {
   return request.headers['if-match']?.trim() === '*'
 }
@@ -156,7 +149,7 @@ function ifMatchOption(header: string | undefined): WriteOptions {
   return { ifMatch }
 }
 
-/** Versions named by a list of weak or strong entity tags; others are left out. */
+/** Versions of weak or strong entity tags; others are ignored. */
 function parseEtags(header: string): number[] {
   return header.split(',').flatMap((item) => {
     const digits = /^(?:W\/)?"?(\d{1,9})"?$/.exec(item.trim())?.[1]

@@ -1,4 +1,4 @@
-/** FHIR requests and their replies as plain values, independent of HTTP. */
+/** FHIR requests and replies, independent of HTTP. */
 import type { Readable } from 'node:stream'
 import type { Area } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
@@ -7,45 +7,44 @@ import type { Services } from './services.ts'
 
 export interface FhirRequest {
   readonly method: string
-  /** The method is GET, and nobody reads the body. */
+  /** The method is GET and the body is not sent. */
   readonly isHead?: boolean
-  /** Path after `fhir/R4/`, without query, `%24` already `$`; no leading or trailing slash. */
+  /** Path below `fhir/R4/`, without query and slashes at the ends; `%24` is decoded to `$`. */
   readonly path: string
   readonly query: URLSearchParams
-  /** The same as it was written, where that is known; no question mark. */
+  /** Query as written, if known, without the question mark. */
   readonly queryText?: string | undefined
   /** Lower-case names. */
   readonly headers: Readonly<Record<string, string | undefined>>
-  /** The raw body; undefined when there is none. */
   readonly body: Buffer | string | undefined
-  /** Instead of `body`: the content of a Binary, as it arrives. */
+  /** Replaces `body`: Binary content as a stream. */
   readonly upload?: Readable
   readonly requestId: string
   readonly traceId: string
-  /** The caller can send an answer as it is made. */
+  /** True when the caller can stream the response. */
   readonly takesPieces?: boolean
-  /** Nobody waits for the answer: a quota is waited for until this is aborted, not answered with 429. */
+  /** Asynchronous request: waits for quota until aborted instead of failing with 429. */
   readonly mayWait?: AbortSignal
-  /** Pre-commit bots were asked before, or one of them makes it. */
+  /** True when pre-commit bots have run, or a bot makes the request. */
   readonly isPreCommitted?: boolean
-  /** Aborts when the caller has gone. */
+  /** Aborts when the caller disconnects. */
   readonly signal?: AbortSignal
-  /** Answers in another place what is too much for this event loop. */
+  /** Handles requests that would block this event loop in another process. */
   readonly offload?: ((request: FhirRequest) => Promise<FhirReply>) | undefined
 }
 
 export interface FhirReply {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  /** Ready to send; undefined is an empty body. */
+  /** Undefined is an empty body. */
   readonly body: string | Buffer | undefined
-  /** Instead of `body`: a large page, to be read once; only for who takes pieces. */
+  /** Replaces `body`: a large page, read once; only with `takesPieces`. */
   readonly pieces?: Iterable<string>
-  /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
+  /** Replaces `body`: Binary content. The caller reads or destroys the stream. */
   open?(): Promise<Readable>
-  /** A failure of ours after which something may be done: a repeat with the same Idempotency-Key is answered so, too. */
+  /** A server error with possible effects: also replayed for the same Idempotency-Key. */
   readonly isFinal?: true
-  /** The time of the version in the reply to the millisecond; the header has whole seconds. */
+  /** Time of the version in ms; the header has whole seconds. */
   readonly lastUpdated?: Date
 }
 
@@ -55,7 +54,6 @@ export type Handle = (
   request: FhirRequest,
 ) => Promise<FhirReply>
 
-/** One FHIR interaction: its caller, its request, and how its reply is to look. */
 export interface FhirContext {
   readonly services: Services
   readonly principal: Principal
@@ -67,22 +65,22 @@ export interface Preferences {
   readonly contentType: string
   readonly pretty: boolean
   readonly returned: Returned
-  /** The value of `Preference-Applied`; empty when none was asked for. */
+  /** Value of `Preference-Applied`; empty without preferences. */
   readonly applied: string
   readonly handling: 'strict' | 'lenient'
   readonly respondAsync: boolean
-  /** `X-Medplum: extended` shows the platform's elements of `meta`. */
+  /** `X-Medplum: extended`: shows platform elements of `meta`. */
   readonly extended: boolean
 }
 
 export type CallerContext = Pick<FhirContext, 'services' | 'principal'>
 
-/** The same request on another Repository, such as that of a transaction. */
+/** Uses another Repository, such as one in a transaction. */
 export function through<T extends CallerContext>(asking: T, repository: Repository): T {
   return { ...asking, services: { ...asking.services, repository } }
 }
 
-/** A request that only reads: a replica may answer it. */
+/** For requests that only read: may use a replica. */
 export async function forReads<T extends CallerContext>(asking: T): Promise<T> {
   const { repository } = asking.services
   const reads = await repository.forReads(asking.principal)
@@ -91,14 +89,13 @@ export async function forReads<T extends CallerContext>(asking: T): Promise<T> {
 
 export type Returned = 'representation' | 'minimal' | 'OperationOutcome'
 
-// An operation states what it is as data, then does it; `api/operations.ts` lists them all.
+// Operations are declared as data; `api/operations.ts` lists them.
 
 export interface OperationCall {
   readonly operation: Pick<Operation, 'name' | 'standard'>
   readonly services: Services
   readonly principal: Principal
   readonly request: FhirRequest
-  /** Resource type of a type or instance call. */
   readonly type: string | undefined
   readonly id: string | undefined
   /** Path after the operation's name, without a leading slash (`$execute/a/b` → `a/b`). */
@@ -112,20 +109,19 @@ export interface Operation {
     readonly type?: string
     readonly level: 'system' | 'type' | 'instance'
   }[]
-  /** Defined by the standard, for its type, for every Resource or for the CapabilityStatement; by the guide of bulk data. */
+  /** Where the standard defines it: its type, Resource, the CapabilityStatement, or the bulk data guide. */
   readonly standard?: 'type' | 'Resource' | 'CapabilityStatement' | 'bulk'
   /** Canonical of the definition in another guide. */
   readonly definition?: string
   readonly methods: readonly string[]
-  /** A GET begins something, so that HEAD, which is safe, is none of its methods (RFC 9110 §9.2.1). */
+  /** GET has side effects, so HEAD is not allowed (RFC 9110 §9.2.1). */
   readonly acts?: true
-  /** It writes nothing, so a replica may answer it. */
+  /** Only reads, so a replica may answer. */
   readonly onlyReads?: true
-  /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
+  /** The format is fixed, regardless of `Accept` and `_pretty`. */
   readonly ownFormat?: true
-  /** The scope of the login has to reach it; whether the login may do it is for the operation to say. */
+  /** Required area of the login's scope; the operation checks further rights. */
   readonly area?: Area
-  /** It charges the load units of what it does by itself. */
   readonly countsLoad?: true
   run(call: OperationCall): Promise<FhirReply>
 }
@@ -160,5 +156,5 @@ export type Route =
       readonly target: string
     }
 
-/** Method and path, below the base of FHIR. Errors: 404 unknown path or operation, 400 unknown type, 405 with Allow. */
+/** Method and path below the FHIR base. Errors: 404 unknown path or operation, 400 unknown type, 405 with Allow. */
 export type FindRoute = (method: string, path: string) => Route

@@ -1,4 +1,4 @@
-/** The parts of a process that requests and jobs need; passed as one object. */
+/** Dependencies of requests and jobs in a process. */
 import type { Devices } from '../access/credentials/devices.ts'
 import type { Hashing } from '../access/credentials/hashing.ts'
 import type { SignedUrls } from '../access/credentials/signed-urls.ts'
@@ -22,28 +22,25 @@ export interface Services {
   readonly log: Logger
   readonly database: Database
   readonly repository: Repository
-  /** Where reads may go; undefined where there are none. */
   readonly replicas: Replicas | undefined
   readonly principals: Principals
   /** Compiled StructureDefinitions of Projects. */
   readonly profiles: Profiles
   readonly tokens: Tokens
   readonly signedUrls: SignedUrls
-  /** Recognises devices on which people have signed in before. */
+  /** Devices that users have signed in on. */
   readonly devices: Devices
-  /** Where hashes of passwords are computed. */
   readonly hashing: Hashing
   readonly storage: Storage
-  /** For small counters and caches of a request; jobs go through `queues`. */
+  /** Small counters and caches; jobs use `queues`. */
   readonly redis: Redis
-  /** Messages between processes. */
   readonly bus: Bus
-  /** Tells caches of what has changed, in this process and in others. */
+  /** Notifies caches of changes, in all processes. */
   readonly changes: Changes
   readonly queues: Queues
   /** Load units of members and Projects. */
   readonly load: Limiter
-  /** Wrong secrets of clients. */
+  /** Failed client authentications. */
   readonly wrongSecrets: Limiter
   close(): Promise<void>
 }

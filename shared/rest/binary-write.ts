@@ -1,8 +1,6 @@
 /**
- * Create and update of a Binary: as a resource with base64 `data`, or as the content itself in any media
- * type, which goes to the storage as it arrives. https://hl7.org/fhir/R4/binary.html#rest
- * Content is stored first and taken back when the resource is not; a crash between leaves content that
- * no resource names, for the sweep.
+ * Create and update of a Binary, as a resource or raw content. https://hl7.org/fhir/R4/binary.html#rest
+ * Content is stored first and removed if the write fails; after a crash the sweep removes it.
  */
 import { Readable } from 'node:stream'
 import { may } from '../access/policy.ts'
@@ -42,7 +40,6 @@ export async function createBinary(context: FhirContext): Promise<FhirReply> {
   return create(context, await readDraft(context), undefined)
 }
 
-/** As a resource, under a given new id or one that the store makes. */
 export async function createBinaryFrom(
   context: FhirContext,
   body: Resource,
@@ -103,7 +100,7 @@ async function update(context: FhirContext, sent: Draft, id: string): Promise<Fh
   })
 }
 
-/** An update as a pre-commit bot leaves it, before its content is read. */
+/** Runs pre-commit bots on an update, before its content is read. */
 async function askedAbout(context: FhirContext, draft: Draft, id: string): Promise<Draft> {
   if (!mayAskBots(context)) return draft
   const change = async (current: Resource) => changed(current, draft, undefined)
@@ -119,7 +116,7 @@ async function askedAbout(context: FhirContext, draft: Draft, id: string): Promi
   return next === whole ? draft : { ...draft, resource: withoutContent(next), isBare: false }
 }
 
-/** A resource replaces all but the content it leaves out; bare content leaves what it says nothing of. */
+/** A resource replaces everything except omitted content; bare content keeps other elements. */
 function changed(current: Resource, draft: Draft, url: string | undefined): Resource {
   const { resource, isBare } = draft
   const next = isBare ? overlaid(current, resource) : resource
@@ -133,13 +130,12 @@ function overlaid(current: Resource, resource: Resource): Resource {
   return { ...rest, ...resource, meta }
 }
 
-/** The resource that is sent, without its content. */
 interface Draft {
   readonly resource: Resource
   readonly warnings: readonly Issue[]
   readonly content: Upload | undefined
   readonly filename: string | undefined
-  /** Only content was sent: the resource was made of headers. */
+  /** True when only content was sent: the resource comes from headers. */
   readonly isBare: boolean
 }
 
@@ -157,13 +153,13 @@ async function write(
         })
   try {
     const written = await store(url)
-    // Content that is stored already stays where it is.
+    // Content already stored stays there.
     const isKept = url !== undefined && written.content?.includes(url)
     if (isKept) await settleContent(services, url)
     else if (url !== undefined) await removeContent(services, url)
     return finishWrite({ services, principal, ...interaction }, written, warnings)
   } catch (error) {
-    // After any other failure the resource may be stored all the same; the sweep will know.
+    // After other failures the resource may be stored; the sweep checks.
     const isRefused = error instanceof HttpError && error.status < 500
     if (url !== undefined && isRefused) await removeContent(services, url)
     throw error
@@ -172,7 +168,7 @@ async function write(
 
 const RESOURCE_TYPE = 'application/fhir+json'
 
-/** `id` is what a resource in the body must bear. */
+/** `id` is the id that a resource in the body must have. */
 async function readDraft(context: FhirContext, id?: string): Promise<Draft> {
   const { request, services } = context
   const { body, headers } = request
@@ -193,11 +189,10 @@ async function readDraft(context: FhirContext, id?: string): Promise<Draft> {
   return resourceDraft(context, resource)
 }
 
-/** Any other JSON, or what is no JSON at all, is content. */
+/** Returns undefined for other JSON or non-JSON, which is content. */
 function readResource(bytes: Buffer, isNamed: boolean): Resource | undefined {
   try {
     const body = parseBody(bytes)
-    // `isObject` and the name make it a resource.
     return isObject(body) && body.resourceType === 'Binary' ? (body as Resource) : undefined
   } catch (error) {
     if (isNamed) throw error
@@ -205,7 +200,6 @@ function readResource(bytes: Buffer, isNamed: boolean): Resource | undefined {
   }
 }
 
-/** Up to `maxBytes` of an upload, or a little more when there is more. */
 async function readStart(
   upload: Upload,
   maxBytes: number,
@@ -267,7 +261,7 @@ function readData(data: unknown): Buffer {
   return bytes
 }
 
-/** A context that cannot be read as a resource would hide the Binary from everybody. */
+/** An unreadable context would hide the Binary from everyone. */
 function requireContext(securityContext: unknown): void {
   const text = isObject(securityContext) ? securityContext.reference : undefined
   const reference = parseReference(typeof text === 'string' ? text : undefined)
@@ -283,7 +277,7 @@ function requireRight({ principal }: FhirContext, interaction: 'create' | 'updat
   if (!may(principal, 'Binary', interaction)) throw forbidden()
 }
 
-/** Known before the content is sent: an id that is not there and may not be chosen. Errors: 404. */
+/** Rejects, before the content is sent, an unknown id that the caller may not choose. Errors: 404. */
 async function requireReachable({ services, principal }: FhirContext, id: string): Promise<void> {
   try {
     await services.repository.read(principal, 'Binary', id)

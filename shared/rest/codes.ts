@@ -1,5 +1,4 @@
-/** `:in`, `:not-in`, `:above` and `:below` of tokens → the codes that they mean, before the store is asked. */
-
+/** Expands `:in`, `:not-in`, `:above` and `:below` of tokens to codes, before the search runs. */
 import { callerKey } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { badRequest, tooCostly, withExpression } from '../core/errors.ts'
@@ -22,7 +21,7 @@ import { evaluation } from '../terminology/members.ts'
 import { expandValueSet } from '../terminology/terminology-expand.ts'
 
 const MOST_CODES = 10_000
-/** A list is as old as a policy may be. */
+/** Same maximum age as a policy. */
 const LISTED_MS = 4_000
 const listed = new Cache<string, readonly ListedCode[]>({
   name: 'codes-of-searches',
@@ -31,7 +30,7 @@ const listed = new Cache<string, readonly ListedCode[]>({
   types: ['ValueSet', 'CodeSystem'],
 })
 
-/** For a search that asks for codes. Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
+/** Errors: 400 for an unknown ValueSet or CodeSystem, or one too costly to expand. */
 export async function expandCodeConditions(
   asking: CallerContext,
   request: SearchRequest,
@@ -106,11 +105,10 @@ async function findValueSet(
   const [version] = await services.repository.readMany(principal, [{ type: 'ValueSet', id }])
   const resource = version && parseVersion(version)
   if (!isResource(resource)) throw badRequest(`${name} is not known`)
-  // A stored ValueSet was checked when it was written.
+  // Stored ValueSets are validated on write.
   return resource as unknown as ValueSet
 }
 
-/** The code itself and what is above or below it in its CodeSystem. */
 async function relatives(
   terminology: Terminology,
   value: string,

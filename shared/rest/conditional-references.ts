@@ -1,7 +1,4 @@
-/**
- * References that say what they mean instead of where it is: `"reference": "Patient?identifier=…"`.
- * https://hl7.org/fhir/R4/http.html#trules
- */
+/** Conditional references: `"reference": "Patient?identifier=…"`. https://hl7.org/fhir/R4/http.html#trules */
 import { badRequest, HttpError, outcome } from '../core/errors.ts'
 import { mapStrings } from '../fhir/json.ts'
 import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
@@ -11,21 +8,18 @@ import type { SearchPage } from '../store/rows/version.ts'
 import { readCondition, resolved } from './criteria.ts'
 
 export interface ConditionalReference {
-  /** As it stands in the resource. */
   readonly text: string
-  /** FHIRPath of the element. */
   readonly path: string
-  /** The same for the same criteria in any order. */
+  /** Equal for the same criteria in any order. */
   readonly key: string
   readonly condition: SearchRequest
 }
 
-/** The page of each search, by the name of the search. */
 export type Matches = ReadonlyMap<string, PromiseSettledResult<SearchPage>>
 
 const FORM = /^([A-Za-z]+)\?(.+)$/
 
-/** Errors: 400 at a reference that is no search. */
+/** Errors: 400 at an invalid reference. */
 export function conditionalReferences(
   context: FhirContext,
   resource: Resource,
@@ -46,13 +40,12 @@ export function conditionalReferences(
   return found
 }
 
-/** One name for the same criteria, in whatever order they are. */
 export function criteriaKey(type: string, criteria: URLSearchParams): string {
   const pairs = [...criteria].map((pair) => pair.join('=')).sort()
   return `entry ${type}?${pairs.join('&')}`
 }
 
-/** As many matches as each search counts; one statement for 200 of them. */
+/** Runs the searches, up to 200 per statement. */
 export async function findMatches(
   context: FhirContext,
   asked: ReadonlyMap<string, SearchRequest>,
@@ -78,7 +71,7 @@ export async function findMatches(
   return found
 }
 
-/** `Type/id` of the only match, `made` by the same bundle or there before. Errors: 400 at the element, 403. */
+/** Returns `Type/id` of the only match, existing or `made` by the bundle. Errors: 400 at the element, 403. */
 export function requireSingleMatch(
   { text, path }: ConditionalReference,
   matches: Matches,
@@ -94,10 +87,7 @@ export function requireSingleMatch(
   return match
 }
 
-/**
- * The body of a request with its conditional references made literal; one statement for all of them.
- * It is not looked at when the request came without a question mark.
- */
+/** Resolves conditional references with one statement; skipped without a question mark. */
 export async function withLiteralReferences<T>(context: FhirContext, body: T): Promise<T> {
   if (!isResource(body) || context.request.body?.includes('?') !== true) return body
   return literalReferences(context, body)

@@ -1,4 +1,4 @@
-/** Interactions on whatever matches a search. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
+/** Conditional create, update, patch and delete. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { may } from '../access/policy.ts'
 import {
   allOk,
@@ -23,10 +23,9 @@ import { acceptResource, mayAskBots } from './interaction.ts'
 import { beforeDelete, beforeWrite } from './pre-commit.ts'
 import { patch, withAccount } from './write.ts'
 
-/** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
 
-/** `If-None-Exist`: 1 match is answered with 200, more with 412. */
+/** `If-None-Exist`: returns 200 for one match, 412 for several. */
 export async function createConditional(
   context: FhirContext,
   type: string,
@@ -47,7 +46,7 @@ export async function createConditional(
   return finishWrite(context, written, warnings)
 }
 
-/** A bot is asked only about what is made. */
+/** Runs bots only if a resource is created. */
 async function createAsking(
   context: FhirContext,
   resource: Resource,
@@ -62,7 +61,7 @@ async function createAsking(
   return services.repository.createConditional(principal, next, condition, options)
 }
 
-/** Errors: 412 for several. */
+/** Errors: 412 for several matches. */
 async function findMatch(
   { services, principal }: FhirContext,
   condition: SearchRequest,
@@ -89,7 +88,7 @@ export async function updateConditional(context: FhirContext, type: string): Pro
   return finishWrite(context, written, warnings)
 }
 
-/** The resource to write where nothing else is found meanwhile. */
+/** Returns the resource to write if still nothing matches. */
 async function askedAbout(
   context: FhirContext,
   resource: Resource,
@@ -102,7 +101,7 @@ async function askedAbout(
   return beforeWrite(context, 'update', { ...resource, id: match.id }, ifMatch)
 }
 
-/** No match is 404, several are 412. */
+/** Errors: 404 without a match, 412 for several. */
 export async function patchConditional(context: FhirContext, type: string): Promise<FhirReply> {
   const { principal, request } = context
   const condition = await readFullCondition(context, type, request.query)
@@ -112,7 +111,7 @@ export async function patchConditional(context: FhirContext, type: string): Prom
   return patch(context, type, match.id)
 }
 
-/** How many a conditional delete may delete: one, unless `_count` says otherwise. */
+/** Maximum of a conditional delete: one, or `_count`. */
 export function mostDeletions({ count }: SearchRequest, query: URLSearchParams): number {
   return query.has('_count') ? Math.min(count, MAX_DELETIONS) : 1
 }
@@ -126,7 +125,7 @@ export async function deleteConditional(context: FhirContext, type: string): Pro
   return deletedReply(context, await afterDeletions(context, deleted))
 }
 
-/** One after the other; more than may be deleted are refused anyway. */
+/** Sequential; more than the maximum is rejected anyway. */
 async function askAboutMatches(
   context: FhirContext,
   condition: SearchRequest,

@@ -1,4 +1,4 @@
-/** The search that a conditional interaction depends on. https://hl7.org/fhir/R4/http.html#cond-update */
+/** Criteria of conditional interactions and searches. https://hl7.org/fhir/R4/http.html#cond-update */
 
 import { may, REGISTRY_TYPES } from '../access/policy.ts'
 import { badRequest, tooCostly } from '../core/errors.ts'
@@ -26,12 +26,12 @@ import { parseVersion } from '../store/rows/rows.ts'
 import type { SearchPage } from '../store/rows/version.ts'
 import { expandCodeConditions } from './codes.ts'
 
-/** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
+/** Parses `If-None-Exist`, which may start with a type and a question mark. */
 export function parseCriteriaQuery(text: string): URLSearchParams {
   return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
-/** Errors: 400 without any criteria, which would mean every resource of the type. */
+/** Errors: 400 without criteria, which would match every resource of the type. */
 export function readCondition(
   asking: CallerContext,
   type: string,
@@ -43,7 +43,6 @@ export function readCondition(
   return condition
 }
 
-/** The same with its ValueSets expanded. Errors: 400. */
 export async function readFullCondition(
   asking: CallerContext,
   type: string,
@@ -52,7 +51,7 @@ export async function readFullCondition(
   return resolved(asking, readCondition(asking, type, query))
 }
 
-/** A search with the parameters that the caller's Project knows. Errors: 400. */
+/** Parses a search with the Project's parameters. Errors: 400. */
 export function parseCallerSearch(
   { services, principal }: CallerContext,
   type: string,
@@ -66,7 +65,7 @@ export function parseCallerSearch(
   })
 }
 
-/** The search of a request, its ValueSets expanded. Errors: 400; for unknown elements where strict handling is asked for. */
+/** Errors: 400; under strict handling also for unknown elements. */
 export async function readSearch(
   context: FhirContext,
   type: string,
@@ -76,7 +75,7 @@ export async function readSearch(
   return readTypeSearch(context, type, query)
 }
 
-/** The same query as a search of each type; an element that it names is one of any of them. Errors: 400. */
+/** Parses one query as a search of each type; a named element must exist in one of them. Errors: 400. */
 export async function readSearches(
   context: FhirContext,
   types: readonly string[],
@@ -97,7 +96,7 @@ async function readTypeSearch(
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }
 
-/** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
+/** Expands codes and resolves joins to the registry. Errors: 400, 403. */
 export async function resolved(
   asking: CallerContext,
   request: SearchRequest,
@@ -107,7 +106,6 @@ export async function resolved(
   return withRegistry(asking, isCoded ? await expandCodeConditions(asking, request) : request)
 }
 
-/** A page of what a query means, for an operation. Errors: 400, 403. */
 export async function searchByQuery(
   asking: CallerContext,
   type: string,
@@ -121,7 +119,7 @@ export async function searchByQuery(
 
 const MOST_VERSIONS = 50
 
-/** Finds what a canonical, or a literal reference in its place, names for the caller. */
+/** Finds the resource of a canonical or of a literal reference in its place. */
 export async function findCanonical(
   asking: CallerContext,
   type: string,
@@ -139,10 +137,10 @@ export async function findCanonical(
   return chosen(versions.map(parseVersion), canonical)
 }
 
-// Joins between the registry and a Project, whose keys have nothing in common: what is at the far end is
-// found first, in the eyes of the caller, and named by its id in place of the join.
+// Joins between the registry and a Project, which share no keys: the far end is searched first, with the caller's
+// rights, and the join is replaced by ids
 
-/** At the far end of one join; pages keep few of them in memory. */
+/** Resources at the far end of one join; paging keeps few in memory. */
 const MOST_FOUND = 10_000
 const PAGE = 1000
 
@@ -150,7 +148,7 @@ const PAGE = 1000
 async function withRegistry(asking: CallerContext, request: SearchRequest): Promise<SearchRequest> {
   const { type } = request
   if (!request.conditions.some((criterion) => someLeaf(type, criterion, crosses))) return request
-  // For a super admin: the Project that the far end is in.
+  // For a super admin: the Project of the far end.
   const named = request.conditions.filter((one) => isCondition(one) && one.code === '_project')
   const joined = (criterion: Criterion) => joinedIn({ asking, named }, type, criterion)
   return { ...request, conditions: await Promise.all(request.conditions.map(joined)) }
@@ -160,7 +158,7 @@ function crosses(leaf: Criterion, type: string): boolean {
   return 'ends' in leaf && leaf.ends.some((end) => isFar(type, leaf, end))
 }
 
-/** A chain to an id alone needs nothing from the other side. */
+/** A chain to an id alone does not need the other side. */
 function isFar(type: string, { kind }: Join, end: JoinEnd): boolean {
   if (REGISTRY_TYPES.has(type) === REGISTRY_TYPES.has(end.type)) return false
   const { criterion } = end
@@ -199,7 +197,6 @@ async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Crite
   return found.values.length === 0 ? kept : { kind: 'or', criteria: [kept, found] }
 }
 
-/** The values that a reference of the searched type must have, or the ids that the far end refers to. */
 async function readJoinValues(
   { asking, named }: Scope,
   searched: string,
@@ -227,7 +224,7 @@ async function readJoinValues(
   }
 }
 
-/** The ids of resources of type `target` that a reference parameter refers to. */
+/** Returns the ids of the `target` resources that a reference parameter refers to. */
 function idsIn(
   resource: Resource,
   code: string,

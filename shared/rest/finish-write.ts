@@ -1,4 +1,4 @@
-/** The last steps of a write: its effects outside of the resource, and the reply. */
+/** Final steps of a write: side effects and the reply. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { allOk, created, type Issue, issue, outcome } from '../core/errors.ts'
@@ -23,7 +23,7 @@ import type { Deletion, WriteResult } from '../store/rows/version.ts'
 const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** Records what was written, and replies as the Prefer header asks. */
+/** Records the write and replies as the Prefer header requests. */
 export async function finishWrite(
   context: FhirContext,
   written: WriteResult,
@@ -64,7 +64,6 @@ function writeReply(
   return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
 }
 
-/** Adds the AuditEvent of a write, in the Project of the caller. */
 async function auditWrite(
   { services, principal }: FhirContext,
   written: WriteResult,
@@ -79,7 +78,7 @@ async function auditWrite(
   })
 }
 
-/** Voids the credentials of an unproven user who becomes a member without an invite, and mails the user. */
+/** Revokes unproven credentials of a user who becomes a member without an invite, and notifies the user by mail. */
 async function claimUser(
   { services, principal }: FhirContext,
   membership: Resource,
@@ -98,7 +97,7 @@ async function claimUser(
   await revokeUnprovenLogins(services, reference.id)
 }
 
-/** Masked as the written version is: what the caller does not see of either is no change. */
+/** Redacted like the new version, so that invisible elements do not count as changes. */
 async function versionBefore(
   { repository }: FhirContext['services'],
   principal: Principal,
@@ -108,7 +107,7 @@ async function versionBefore(
   return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
 }
 
-/** The same of several, one after the other: each of them is an entry of the audit. */
+/** Sequential: each deletion is audited. */
 export async function afterDeletions(
   interaction: CallerContext,
   deleted: readonly Deletion[],
@@ -118,7 +117,7 @@ export async function afterDeletions(
   return warnings
 }
 
-/** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
+/** Adds the AuditEvent of a deletion; returns warnings, such as a disabled login. */
 export async function afterDeletion(
   { services, principal }: CallerContext,
   { type, id, membership }: Deletion,

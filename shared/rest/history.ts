@@ -20,7 +20,6 @@ export async function history(context: FhirContext, type: string, id: string): P
   return historyReply(context, `${type}/${id}/_history`, page, found)
 }
 
-/** History of a type, or of all that the caller may read. */
 export async function readHistory(
   context: FhirContext,
   type: string | undefined,
@@ -43,7 +42,6 @@ function historyReply(
   return pageReply(context, { type: 'history', total: found.total, links }, entries)
 }
 
-/** Errors: 400. */
 function readPage(query: URLSearchParams): HistoryRequest {
   const count = Math.min(readWhole(query, '_count', DEFAULT_COUNT), MAX_COUNT)
   const offset = readWhole(query, '_offset', 0)
@@ -80,7 +78,7 @@ function readWhole(query: URLSearchParams, name: string, otherwise: number): num
 function readTime(query: URLSearchParams, name: string): DateRange | undefined {
   const text = query.get(name)
   if (text === null || text === '') return undefined
-  // A plus sign that was not percent-encoded arrives as a space.
+  // An unencoded plus sign arrives as a space.
   const range = parseDate(text.replace(' ', '+'))
   if (range === undefined) throw badRequest(`${name} must be an instant or a date`, name)
   return range

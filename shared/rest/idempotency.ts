@@ -1,10 +1,7 @@
 /**
- * `Idempotency-Key`: a repeat of a write from the same member, with the same method and URL, is given
- * the answer of the first for a day. What failed on our side, or was to be repeated later, is not kept.
- * A write or a transaction commits together with its answer, so that a crash between the two replays; other
- * work that a crash cuts off is not done again.
- * An answer may hold what is shown once (the secret of a new client), so it is kept sealed by the request; and it
- * shows what its caller could read then, so it is replayed under the same rights only.
+ * `Idempotency-Key`: repeats of a write get the first response for a day, except server errors. Writes and
+ * transactions commit with their response; other work that a crash interrupts is not repeated. Responses may contain
+ * secrets, so they are sealed by the request and replayed under the same rights only.
  */
 import { createHash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
@@ -26,10 +23,7 @@ import {
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
 const KEY = /^[\x20-\x7e]{1,128}$/
 
-/**
- * Whether a request asks to be answered once; an upload is not, since it goes on as it arrives.
- * Errors: 400 for a key of another form.
- */
+/** True when a request has a key. Uploads are excluded because they are streamed. Errors: 400 for a malformed key. */
 export function isIdempotent(
   request: Pick<FhirRequest, 'method' | 'headers' | 'upload'>,
   principal: Principal,
@@ -42,7 +36,6 @@ export function isIdempotent(
   return true
 }
 
-/** The parts of a request that identify a repeat. */
 type KeyedRequest = Pick<
   FhirRequest,
   'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'
@@ -51,15 +44,14 @@ type KeyedRequest = Pick<
 interface KeyedWork {
   /** Carries the request out, through the services it is given. Errors: HttpError. */
   readonly answer: (services: Services) => Promise<FhirReply>
-  /** The reply to a failure. */
   readonly failed: (error: HttpError) => FhirReply
-  /** All that is written goes through the Repository and belongs together: the answer is stored with it. */
+  /** True when all writes go through the Repository in one transaction: the response is stored with them. */
   readonly isWhole: boolean
 }
 
 /**
- * Errors: 422 for another body under the same key; 409 while the first still runs, where it was cut off, and where it
- * was answered under other rights.
+ * Errors: 422 for another body with the same key; 409 while the first request runs, or if it was interrupted or
+ * rights changed.
  */
 export async function answerOnce(
   services: Services,
@@ -78,12 +70,12 @@ interface Keeping {
   readonly services: Services
   readonly asked: string
   readonly once: IdempotencyKey
-  /** Digest of what the caller may read now. */
+  /** Digest of the caller's current read rights. */
   readonly rights: string
   readonly requestId: string
 }
 
-/** A process that dies leaves either all of it or nothing; the repeat finds which. */
+/** A crash leaves everything or nothing; a repeat detects which. */
 async function answerWhole(keeping: Keeping, work: KeyedWork): Promise<FhirReply> {
   const { services, once } = keeping
   try {
@@ -102,7 +94,7 @@ async function answerWhole(keeping: Keeping, work: KeyedWork): Promise<FhirReply
   }
 }
 
-/** Pieces commit by themselves, so nobody knows what a process has done that died meanwhile. */
+/** Parts commit separately, so after a crash the outcome is unknown. */
 async function answerClaimed(keeping: Keeping, work: KeyedWork): Promise<FhirReply> {
   const { services, once } = keeping
   const before = repeated(keeping, await claimRequest(services.database, once))
@@ -116,7 +108,7 @@ async function answerClaimed(keeping: Keeping, work: KeyedWork): Promise<FhirRep
   }
 }
 
-/** A refusal that says how the first request fares, and is not the answer to it. */
+/** Rejects a repeat because of the state of the first request; not a stored response. */
 class Repeated extends HttpError {}
 
 function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
@@ -144,7 +136,7 @@ function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
   }
 }
 
-/** Errors: Repeated (409) for a body that was made under other rights. */
+/** Errors: Repeated (409) if the response was made under other rights. */
 function replayed(keeping: Keeping, { status, headers, body, rights }: StoredReply): FhirReply {
   if (body === undefined) return { status, headers, body }
   if (rights !== null && rights !== keeping.rights) {
@@ -156,7 +148,7 @@ function replayed(keeping: Keeping, { status, headers, body, rights }: StoredRep
   return { status, headers, body: unseal(body, replySealingKey(keeping)) }
 }
 
-/** The work is done: its answer goes out even if it cannot be stored. */
+/** The work is done: the response is sent even if it cannot be stored. */
 async function keepUnlessOurs(keeping: Keeping, reply: FhirReply): Promise<FhirReply> {
   const { services, once, requestId } = keeping
   if ((reply.status >= 500 && !reply.isFinal) || reply.status === 429) {
@@ -169,7 +161,7 @@ async function keepUnlessOurs(keeping: Keeping, reply: FhirReply): Promise<FhirR
   return reply
 }
 
-/** A claim that cannot be given up counts as interrupted after some minutes. */
+/** A claim that cannot be released expires after some minutes. */
 async function giveUp({ database, log }: Services, once: IdempotencyKey): Promise<void> {
   await forgetRequest(database, once).catch((cause: unknown) => {
     log.warn({ cause }, 'An Idempotency-Key stays claimed')
@@ -181,7 +173,7 @@ function requestIdentity(
   { method, path, query, headers }: KeyedRequest,
 ): string {
   const key = headers['idempotency-key']
-  // An answer goes to who has asked, acting for whom it acted for, within the same scope.
+  // The response is bound to the caller, the profile it acted for, and its scope.
   const who = [callerKey(principal), principal.profile]
   return JSON.stringify([...who, method, path, query.toString(), key])
 }
@@ -196,7 +188,7 @@ function sealed(keeping: Keeping, { status, headers, body }: FhirReply): StoredR
   }
 }
 
-/** Whoever repeats the request knows it; the table alone, with digests of it, does not open its answer. */
+/** The request itself is part of the key: the table, which has only digests, cannot decrypt responses. */
 function replySealingKey({ asked }: Keeping): Buffer {
   return sealingKey(asked, 'idempotent-reply')
 }

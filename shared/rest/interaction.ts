@@ -1,6 +1,4 @@
-/**
- * Steps that several interactions share: accepting a body, replying with a page.
- */
+/** Steps shared by several interactions: body validation and paged replies. */
 
 import { systemPrincipal } from '../access/principal.ts'
 import { badRequest, badStructure, type Issue, invalid } from '../core/errors.ts'
@@ -20,13 +18,12 @@ import { requireValid } from '../validation/validate.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
 
-/** A body that has passed validation, with what validation had to remark. */
 export interface Accepted {
   readonly resource: Resource
   readonly warnings: readonly Issue[]
 }
 
-/** Checks the body of a create or update. Errors: 400 wrong type, 400 with the issues of validation. */
+/** Validates the body of a create or update. Errors: 400 for a wrong type or with validation issues. */
 export async function acceptResource(
   context: FhirContext,
   type: string,
@@ -41,13 +38,13 @@ export async function acceptResource(
   return validateForWrite(context, body)
 }
 
-/** False where no pre-commit bot can be asked about anything. */
+/** False when pre-commit bots are disabled. */
 export function mayAskBots({ services, principal, request }: FhirContext): boolean {
   const isOn = services.config.preCommitBots && principal.project.preCommit === true
   return isOn && request.isPreCommitted !== true
 }
 
-/** Errors: 400 when the body of an update has another id than the address, or none. */
+/** Errors: 400 unless the body has the id of the URL. */
 export function requireSameId(sent: unknown, id: string): void {
   if (sent === undefined) throw badRequest('Missing id', 'id')
   if (typeof sent !== 'string' || normalId(sent) !== id) {
@@ -55,7 +52,7 @@ export function requireSameId(sent: unknown, id: string): void {
   }
 }
 
-/** Errors: 400 with the issues of validation. What they warn of is logged, its text may quote a value and is not. */
+/** Errors: 400 with validation issues. Logs warnings without their text, which may quote values. */
 export async function validateForWrite(context: FhirContext, body: Resource): Promise<Accepted> {
   const { services, principal } = context
   const { project } = principal
@@ -75,7 +72,6 @@ export async function validateForWrite(context: FhirContext, body: Resource): Pr
   return { resource, warnings }
 }
 
-/** The profiles that a resource claims, and the codes that they bind. Errors: 400 for too many. */
 async function loadProfiles(
   context: FhirContext,
   resource: Resource,
@@ -88,7 +84,7 @@ async function loadProfiles(
   return { profiles, codes }
 }
 
-/** Errors: 400 where the Project refuses responses that do not fit their Questionnaire. */
+/** Errors: 400 if the Project rejects responses that do not fit their Questionnaire. */
 async function answerIssues(
   { services, principal }: FhirContext,
   resource: Resource,
@@ -100,7 +96,7 @@ async function answerIssues(
   return issues
 }
 
-/** Accounts are named in extended mode or in the address; what a plain answer does not show is not set by sending it back. */
+/** Drops accounts unless in extended mode or the URL: clients send back responses that omit them. */
 function withOwnMeta({ request, preferences }: FhirContext, resource: Resource): Resource {
   if (preferences.extended || request.query.has('_account')) return resource
   const { meta, ...rest } = resource
@@ -109,7 +105,7 @@ function withOwnMeta({ request, preferences }: FhirContext, resource: Resource):
   return Object.keys(own).length === 0 ? rest : { ...rest, meta: own }
 }
 
-/** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
+/** Rewrites the server's absolute references and Binary URLs to `Type/id`, the stored form. */
 function withRelativeAddresses({ services }: FhirContext, resource: Resource): Resource {
   const base = absoluteUrl(services, '')
   return mapStrings(resource, (text, name) => {
@@ -122,10 +118,7 @@ function withRelativeAddresses({ services }: FhirContext, resource: Resource): R
 
 const CANDIDATES = 100
 
-/**
- * One statement for an active SearchParameter. Errors: 400 for a base, type, code or expression that
- * cannot be searched by, and for a code that the standard or the Project has already.
- */
+/** Errors: 400 for a base, type, code or expression that cannot be indexed, and for an existing code. */
 export async function requireUsable(
   { services, principal }: CallerContext,
   resource: Resource,
@@ -153,13 +146,12 @@ function baseTypes({ base }: Resource): readonly unknown[] {
 }
 
 export interface PageEntry {
-  /** The resource as it is stored, empty without one. */
   readonly content: string
-  /** The JSON text of the entry; asked for once. */
+  /** Returns the JSON text of the entry; called once. */
   readonly write: () => string
 }
 
-/** From here on a page as one text, and again as bytes, would be much memory at once. */
+/** Larger pages are streamed: a full text and its bytes would use much memory. */
 const LARGE_PAGE = 262_144
 
 export async function pageReply(
@@ -180,7 +172,7 @@ export async function pageReply(
   const contents = entries.map(({ content }) => content)
   const sign = await createSigner(services, principal, contents)
   const waiting = entries.toReversed()
-  // Each is let go of when it is written: a caller that reads slowly holds what it has not read.
+  // Entries are released once written, so a slow reader holds only unread ones.
   function* written(): Iterable<string> {
     for (let entry = waiting.pop(); entry !== undefined; entry = waiting.pop()) {
       yield sign(entry.write())

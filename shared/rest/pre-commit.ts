@@ -1,6 +1,6 @@
 /**
- * Pre-commit bots: a bot gets a write before anything of it is locked or stored, and may replace what was sent. The
- * version that would be written is composed as the write will compose it, and decided on like a stored one.
+ * Pre-commit bots see a write before anything is locked or stored, and may replace the body. The future version is
+ * composed like the write does, and authorised like a stored one.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { decideContents, hiddenBy, readDecided } from '../access/decisions/decide.ts'
@@ -56,13 +56,10 @@ import { withLiteralReferences } from './conditional-references.ts'
 import { acceptResource, mayAskBots } from './interaction.ts'
 
 const WAIT_MS = 5000
-/** The attempts at a patch whose resource others change meanwhile. */
+/** Attempts at a patch that conflicts with concurrent changes. */
 const ATTEMPTS = 3
 
-/**
- * A new or changed resource as it is to be written; with an id where a bot was asked about it. Of a Binary
- * no bot sees or sets the content. Errors: 400 by the bot or for what it answers, 503.
- */
+/** Has an id if a bot ran. Bots neither see nor set Binary content. Errors: 400 from the bot, 503. */
 export async function beforeWrite(
   context: FhirContext,
   change: 'create' | 'update',
@@ -91,7 +88,7 @@ export async function beforeWrite(
   return isBinary ? withStoredContent(sent, next) : next
 }
 
-/** Calls the bot before a deletion, which its answer does not change. Errors: as `beforeWrite`. */
+/** Runs the bot before a deletion; its result is ignored. Errors: as `beforeWrite`. */
 export async function beforeDelete(
   context: FhirContext,
   type: string,
@@ -109,7 +106,7 @@ interface Patch {
   readonly options?: WriteOptions | undefined
 }
 
-/** A patch that is not written, and the version that it was made of. Errors: those of the patch. */
+/** Returns the result of a patch without writing it, and its base version. Errors: those of the patch. */
 export async function dryRunPatch(
   { services, principal }: FhirContext,
   { type, id, apply, options = {} }: Patch,
@@ -121,7 +118,7 @@ export async function dryRunPatch(
   return { resource: await apply(parseVersion(version)), ver: version.ver }
 }
 
-/** As `repository.patch`: what a bot was asked about is written over the version that it was made of alone. */
+/** Like `repository.patch`; a result seen by a bot is written over its base version only. */
 export async function patchWithPreCommit(context: FhirContext, patch: Patch): Promise<WriteResult> {
   const { services, principal } = context
   const { type, id, apply, options = {} } = patch
@@ -141,24 +138,22 @@ export async function patchWithPreCommit(context: FhirContext, patch: Patch): Pr
   return retryOnConflict(attempt, { attempts: ATTEMPTS })
 }
 
-/** A write that a bot may be asked about. The resource has its id, and of a deletion no more. */
+/** A write that a bot may review. The resource has an id; for a deletion, only type and id. */
 interface AskedWrite {
   readonly change: Change
   readonly resource: Resource
   readonly ifMatch: WriteOptions['ifMatch']
 }
 
-/** A version that would be written; an update of what does not exist is a create. */
+/** A version to be written; an update of an unknown id is a create. */
 interface Composed {
   readonly change: Change
-  /** For a deletion the last version. */
   readonly row: VersionRow
 }
 
 interface FoundBot extends Composed {
   readonly subscription: Resource
   readonly author: Session
-  /** Id of the Bot. */
   readonly bot: string
 }
 
@@ -168,7 +163,7 @@ interface BotAnswer {
   readonly value: unknown
 }
 
-/** Undefined where no bot waits for it, or none that the author of its Subscription may notify. */
+/** Returns undefined when no bot subscribes to the write, or its Subscription's author may not notify it. */
 async function ask(context: FhirContext, asked: AskedWrite): Promise<BotAnswer | undefined> {
   const { services, request } = context
   const { resource } = asked
@@ -190,7 +185,7 @@ async function ask(context: FhirContext, asked: AskedWrite): Promise<BotAnswer |
   }
   const body = await eventBody(services, target.session.principal, row)
   if (body === undefined) return skip('access of the bot')
-  // A Binary that is not written yet has no address for its content. The text is that of a resource.
+  // An unwritten Binary has no URL for its content. The text is a resource.
   const isBare = resource.resourceType === 'Binary' && found.change !== 'delete'
   const shown = isBare ? JSON.stringify(withoutContent(parseJson(body) as Resource)) : body
   const job = botJob(context, found, { target, resource, body: shown })
@@ -203,7 +198,6 @@ function logSkipped({ log }: Services, { id }: Resource, reason: string): undefi
   return undefined
 }
 
-/** The first bot that waits for the write; undefined for what the write rejects. */
 async function findBot(
   store: StoreContext,
   { services, principal }: FhirContext,
@@ -219,7 +213,7 @@ async function findBot(
   const own = await readOwnParameters(store.ownParameters, connection, principal, project)
   let made: Composed | undefined
   for (const watch of stored) {
-    // The clock of PostgreSQL may be ahead of this one.
+    // PostgreSQL's clock may be ahead.
     const time = watch.since > at ? watch.since : at
     const watcher = await watchers.at(connection, watch, time, own)
     const bot = watcher?.terms.hook?.bot
@@ -249,7 +243,7 @@ async function findBot(
   return undefined
 }
 
-/** Undefined also for an author that has lost the right to make such Subscriptions. */
+/** Returns undefined if the author may no longer create such Subscriptions. */
 async function authorFor(
   services: Services,
   subscription: Resource,
@@ -306,7 +300,7 @@ async function compose(
   return made(next, live, { kind, project: number, projectId, id, ver: ver + 1, after, own })
 }
 
-/** Merges what a Principal wrote with what it does not see of the version. */
+/** Merges the caller's changes with elements hidden from the caller. */
 async function withUnseen(
   store: StoreContext,
   principal: Principal,
@@ -355,7 +349,7 @@ function botJob(
   }
 }
 
-/** Errors: 400 when the bot fails or takes too long, 429 and 503 when it cannot run now. */
+/** Errors: 400 when the bot fails or times out, 429 and 503 when it cannot run now. */
 async function run(
   { queues }: Services,
   job: ExecuteJob,
@@ -363,7 +357,7 @@ async function run(
 ): Promise<ExecuteReply> {
   const expiry = AbortSignal.timeout(WAIT_MS)
   const limit = signal === undefined ? expiry : AbortSignal.any([signal, expiry])
-  // Whoever stops waiting by the signal has the run ended; its own time is never the shorter.
+  // The signal ends the wait and the run first; this timeout is longer.
   const waited = queues.execute(job, { waitMs: 2 * WAIT_MS, signal: limit })
   const reply = await waited.catch((error: unknown) => {
     throw expiry.aborted ? timedOut(job) : error
@@ -384,7 +378,7 @@ function timedOut({ runId }: ExecuteJob): HttpError {
   return new HttpError(400, outcome(undefined, fault))
 }
 
-/** A bot may throw an outcome of its own making, with anything in it. */
+/** A bot may throw its own OperationOutcome with arbitrary content. */
 function thrownIssues(body: string | undefined): readonly Issue[] {
   const thrown: unknown = JSON.parse(body ?? '{}')
   const items: readonly unknown[] =

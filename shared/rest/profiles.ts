@@ -1,4 +1,4 @@
-/** The profiles that a resource is checked against. https://hl7.org/fhir/R4/profiling.html#resources */
+/** Profiles that a resource is validated against. https://hl7.org/fhir/R4/profiling.html#resources */
 import type { Principal, ProjectContext } from '../access/principal.ts'
 import { tooCostly } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
@@ -6,11 +6,10 @@ import type { Services } from '../request/services.ts'
 import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profile-run.ts'
 import { toFhirPath } from '../validation/shapes.ts'
 
-/** More are not looked for, of one resource and of all in its body. */
 const MAX_PROFILES = 20
 const MAX_DISTINCT = 100
 
-/** The Project's choice for a resource that claims no profile. */
+/** Applies the Project's default profile to a resource without claims. */
 export function withDefaultProfiles(resource: Resource, project: ProjectContext): Resource {
   const profile = project.defaultProfiles?.get(resource.resourceType)
   if (profile === undefined || resource.meta?.profile !== undefined) return resource
@@ -23,7 +22,7 @@ interface UnknownProfile extends Pick<CheckedResource, 'steps'> {
 
 const NONE = { profiles: [], unknown: [] } as const
 
-/** Errors: 400 for more profiles than a body may claim. */
+/** Errors: 400 for too many profiles. */
 export async function findProfiles(
   { services, principal }: { readonly services: Services; readonly principal: Principal },
   claims: readonly Claim[],

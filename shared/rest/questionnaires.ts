@@ -1,5 +1,4 @@
-/** Finds the Questionnaire of a QuestionnaireResponse and checks one against the other. */
-
+/** Validates a QuestionnaireResponse against its Questionnaire. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import type { Issue } from '../core/errors.ts'
@@ -26,7 +25,7 @@ const CANDIDATES = 50
 const FRESH_MS = 5_000
 const MOST_KNOWN = 200
 
-/** By Project and canonical; `none` where there is none. */
+/** By Project and canonical; `none` for an unknown one. */
 const known = new Cache<string, Resource | 'none'>({
   name: 'questionnaires',
   max: MOST_KNOWN,
@@ -34,7 +33,7 @@ const known = new Cache<string, Resource | 'none'>({
   types: ['Questionnaire'],
 })
 
-/** None where its Questionnaire is not here. */
+/** Returns no issues for an unknown Questionnaire. */
 export async function responseIssues(
   services: Services,
   { project }: Pick<Principal, 'project'>,
@@ -66,7 +65,7 @@ async function cachedQuestionnaire(
   return found === 'none' ? undefined : found
 }
 
-/** By its url, or by a literal reference, as many write it. */
+/** By url or, as is common, by a literal reference. */
 async function findQuestionnaire(
   { repository }: Services,
   project: Principal['project'],
@@ -77,13 +76,12 @@ async function findQuestionnaire(
   const condition = isLiteral
     ? ({ code: '_id', type: 'token', modifier: undefined, values: [literal.id] } as const)
     : ({ code: 'url', type: 'uri', modifier: undefined, values: [urlEscaped(canonical)] } as const)
-  // Validation is the same for every member, whatever it may read.
+  // Validation is independent of the member's read rights.
   const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
   const all = await findVersions(repository, reader, 'Questionnaire', {
     conditions: [condition],
     count: CANDIDATES,
   })
-  // A stored version is a resource.
   const resources = all.map(({ content }) => parseJson(content ?? '{}') as Resource)
   return isLiteral ? resources[0] : chosen(resources, canonical)
 }
@@ -92,12 +90,10 @@ function urlEscaped(canonical: string): string {
   return escapeValue(canonicalUrl(canonical))
 }
 
-// A QuestionnaireResponse against its Questionnaire: places, types, numbers and values of answers.
-// https://hl7.org/fhir/R4/questionnaireresponse.html#notes
+// Checks of places, types, counts and values of answers. https://hl7.org/fhir/R4/questionnaireresponse.html#notes
 
 type Item = Readonly<Record<string, unknown>>
 
-/** The value sets that its answers are chosen from. */
 function answerValueSets(questionnaire: Resource): readonly string[] {
   const sets = (item: Item): string[] => [
     ...(typeof item.answerValueSet === 'string' ? [item.answerValueSet] : []),
@@ -106,7 +102,7 @@ function answerValueSets(questionnaire: Resource): readonly string[] {
   return sets(questionnaire)
 }
 
-/** `report` stands at the response. Both have passed the check of their structure. */
+/** `report` is positioned at the response. Both resources are structurally valid. */
 function checkResponse(
   response: Resource,
   questionnaire: Resource,
@@ -121,11 +117,10 @@ function checkResponse(
 }
 
 interface Check {
-  /** All answers by linkId. */
   readonly answers: ReadonlyMap<string, readonly Item[]>
   readonly codes: ReadonlyMap<string, CodeList>
   readonly report: Report
-  /** True: answers that are required must be there. */
+  /** True when required answers must be present. */
   readonly isDone: boolean
 }
 
@@ -247,7 +242,7 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   for (const broken of limitsBroken(value, definition)) {
     fault(check, `Item ${linkId} ${broken}`, name)
   }
-  // Whoever answers an open choice in own words chooses none.
+  // A free-text answer to an open choice is not an option.
   if (definition.type === 'open-choice' && name === 'valueString') return
   const isOption = options.some((option) => isSame(option[name], value))
   if (options.length > 0 && !isOption) fault(check, `Item ${linkId} has no such option`, name)
@@ -259,7 +254,7 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   }
 }
 
-/** A Coding is its system and code, a Reference its target. */
+/** Compares a Coding by system and code, a Reference by target. */
 function isSame(one: unknown, other: unknown): boolean {
   if (isObject(one) && isObject(other)) {
     if (one.reference !== undefined) return one.reference === other.reference

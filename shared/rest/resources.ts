@@ -29,7 +29,7 @@ export async function vread(
   return replyWith(context, await services.repository.readVersion(principal, type, id, vid))
 }
 
-/** A Binary as a whole has the content in its JSON that came so, or is asked for by `_data=true`. */
+/** A Binary as JSON includes its content if it was created so or with `_data=true`. */
 export async function replyWith(context: FhirContext, version: Version): Promise<FhirReply> {
   const { services, request } = context
   const reply = versionReply(context, version)

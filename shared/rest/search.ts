@@ -1,4 +1,4 @@
-/** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
+/** Search of one or several types, or of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { badRequest, forbidden, issue, outcome } from '../core/errors.ts'
 import { type Link, type SearchEntry, searchBundle, searchEntry } from '../fhir/bundle.ts'
@@ -29,7 +29,7 @@ import type { SearchPage, Version } from '../store/rows/version.ts'
 import { readSearch, readSearches } from './criteria.ts'
 import { type PageEntry, pageReply } from './interaction.ts'
 
-/** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
+/** `GET Type?…` and `POST Type/_search`; a search never returns 404. */
 export async function search(context: FhirContext, type: string): Promise<FhirReply> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = readSearchQuery(context)
@@ -46,7 +46,7 @@ export async function search(context: FhirContext, type: string): Promise<FhirRe
   return searchReply(context, type, { query, request, page, standard })
 }
 
-/** The definitions of the standard that a search finds where the Project has none of its own. */
+/** Returns matching standard definitions that the Project does not define itself. */
 async function standardFor(
   context: FhirContext,
   request: SearchRequest,
@@ -62,17 +62,14 @@ async function standardFor(
   return own.versions.length === 0 ? standard : []
 }
 
-/** Errors: 400 for what is neither true nor false. */
+/** Errors: 400 unless true or false. */
 function isDeleted(query: URLSearchParams): boolean {
   const value = query.get('_deleted') || 'false'
   if (value === 'true' || value === 'false') return value === 'true'
   throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
 }
 
-/**
- * `GET ?_type=A,B&…` and `POST _search`: the types named, those not excluded by `_type:not`, or where a common
- * parameter narrows all of them. Errors: 400 without types, 403 when none may be searched.
- */
+/** Searches named types, or those that `_type:not` or common parameters leave. Errors: 400, 403. */
 export async function searchSystem(context: FhirContext): Promise<FhirReply> {
   const query = readSearchQuery(context)
   const types = searchedTypes(query) ?? typesLeft(query)
@@ -81,7 +78,7 @@ export async function searchSystem(context: FhirContext): Promise<FhirReply> {
   return searchTypes(context, '', types, { query, asked: omitParameters(query, '_type', OTHERS) })
 }
 
-/** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
+/** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their POST forms. */
 export async function searchCompartment(
   context: FhirContext,
   { type, id, target }: { readonly type: string; readonly id: string; readonly target: string },
@@ -106,7 +103,7 @@ export async function searchCompartment(
   })
 }
 
-/** The query itself where it has no such parameter: a copy of it takes as long as reading it. */
+/** Returns the same query if it has none of the parameters: copying costs as much as parsing. */
 function omitParameters(query: URLSearchParams, ...names: readonly string[]): URLSearchParams {
   if (!names.some((name) => query.has(name))) return query
   const rest = new URLSearchParams(query)
@@ -117,7 +114,7 @@ function omitParameters(query: URLSearchParams, ...names: readonly string[]): UR
 const OTHERS = '_type:not'
 const COMMON = ['_id', '_lastUpdated', '_tag', '_profile', '_security', '_source', '_compartment']
 
-/** The types that a search leaves unnamed. Undefined when nothing narrows them. */
+/** Returns the types of a search without `_type`; undefined when nothing narrows them. */
 function typesLeft(query: URLSearchParams): readonly string[] | undefined {
   const names = [...query.keys()].map((name) => name.split(':')[0] ?? '')
   if (!query.has(OTHERS) && !names.some((name) => COMMON.includes(name))) return undefined
@@ -144,7 +141,7 @@ async function searchTypes(
   const named = new URLSearchParams(asked)
   const parseAll = () => readSearches(context, types, named)
   const strict = await parseAll()
-  // A parameter that one of the types does not know is ignored for all of them.
+  // A parameter unknown to one type is ignored for all.
   const ignored = strict.flatMap((request) => request.ignored)
   for (const { name, value } of ignored) named.delete(name, value)
   const inside =
@@ -165,13 +162,12 @@ async function searchTypes(
   return searchReply(context, path, { query, request: first, page })
 }
 
-/** The parameters of a form join those of the URL. */
 function readSearchQuery({ request }: FhirContext): URLSearchParams {
   if (request.method !== 'POST') return request.query
   return new URLSearchParams([...request.query, ...readForm(request)])
 }
 
-/** Undefined when none is named. Errors: 400 for an unknown one. */
+/** Returns undefined without `_type`. Errors: 400 for an unknown type. */
 function searchedTypes(query: URLSearchParams): readonly string[] | undefined {
   const types = namedBy(query, '_type')
   return types.length === 0 ? undefined : types
@@ -206,7 +202,6 @@ function searchReply(
     content: version.content ?? '',
     write() {
       const text = versionText(context, version)
-      // Included resources are answered as a whole.
       const view = mode === 'match' ? viewFor(version.type) : undefined
       return searchEntry({
         fullUrl: absoluteUrl(context.services, `${version.type}/${version.id}`),
@@ -238,7 +233,7 @@ function searchReply(
   ])
 }
 
-/** One entry, the last one. */
+/** Returns at most one entry, placed last. */
 function warnings({ ignored }: SearchRequest, { isTruncated }: SearchPage): PageEntry[] {
   const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
   const issues = [...texts.values()].map(({ name, text }) =>
@@ -255,11 +250,11 @@ function warnings({ ignored }: SearchRequest, { isTruncated }: SearchPage): Page
 
 type Found = Pick<SearchPage, 'next' | 'previous'> & {
   readonly size: number
-  /** More that no cursor leads to follows. */
+  /** True when there are more matches without a cursor. */
   readonly isMore: boolean
 }
 
-/** Links carry the query as it was understood, its parameters in the order of their names. */
+/** Links contain the query as understood, sorted by parameter name. */
 function searchLinks(
   context: FhirContext,
   path: string,
@@ -301,12 +296,9 @@ function searchLinks(
   return links
 }
 
-/*
- * Definitions of the standard are not stored in any Project. Who looks for them by url, name, type, base
- * or code, as the SDK does, and has none of its own, is given them all the same.
- */
+/** Fallback to standard definitions, which are not stored in Projects */
 
-/** The definitions that `StructureDefinition?url=…`, `SearchParameter?base=…` and the like find, on all pages. */
+/** Returns matches of `StructureDefinition?url=…`, `SearchParameter?base=…` and similar searches, on all pages. */
 function standardDefinitions(
   { services, principal }: CallerContext,
   request: SearchRequest,
@@ -326,7 +318,7 @@ function standardDefinitions(
   }))
 }
 
-/** The types whose definitions are found by more than their url. */
+/** Types searchable by more than the url. */
 const NAMING: ReadonlyMap<string, readonly string[]> = new Map([
   ['SearchParameter', ['_id', 'url', 'base', 'code']],
   ['StructureDefinition', ['_id', 'url', 'name', 'type']],
@@ -339,17 +331,14 @@ function isNaming(type: string, criterion: Criterion): criterion is Condition {
   return modifier === undefined || modifier === 'exact'
 }
 
-/** Errors: 400 for what is neither true nor false. */
+/** Errors: 400 unless true or false. */
 function isExplained(query: URLSearchParams): boolean {
   const value = query.get('_explain') ?? 'false'
   if (value === 'true' || value === 'false') return value === 'true'
   throw badRequest(`Invalid _explain: ${value}; use true or false`, '_explain')
 }
 
-/**
- * No rows, but what they cost, and how far the index of the Project's own parameters is. The plan shows
- * more than the caller's own data. Errors: 403.
- */
+/** Shows cost and index state instead of rows; the plan reveals more than the caller's data. Errors: 403. */
 async function explain(
   context: FhirContext,
   type: string,
@@ -374,7 +363,7 @@ async function explain(
   return textReply(200, searchBundle({ type: 'searchset', links }, entries))
 }
 
-/** A search by them can be explained before it can be made. */
+/** Includes parameters still being indexed, so that they can be explained. */
 function ready(own: OwnParameters | undefined): OwnParameters | undefined {
   if (own === undefined) return undefined
   const types = [...own.types].map(([type, codes]) => {

@@ -1,12 +1,6 @@
 /**
- * The write of one resource, from request to reply. REST, the entries of bundles, GraphQL and bots take these steps:
- *
- *   accept  conditional references, profiles and validation   interaction.ts
- *   ask     a pre-commit bot may change or reject it          pre-commit.ts
- *   write   authorize, prepare, write                         Repository (store/write/write.ts)
- *   record  an AuditEvent; the credentials of a new member    finish-write.ts
- *   reply   as the Prefer header asks                         finish-write.ts
- *
+ * Writes one resource for REST, bundle entries, GraphQL and bots: accept (interaction.ts), ask a pre-commit bot
+ * (pre-commit.ts), write (store/write/write.ts), record and reply (finish-write.ts).
  * https://hl7.org/fhir/R4/http.html#create
  */
 import { randomUUIDv7 } from 'node:crypto'
@@ -53,7 +47,7 @@ export async function create(context: FhirContext, type: string): Promise<FhirRe
   return createFrom(context, type, readJson(context.request), undefined)
 }
 
-/** Creates under a given new id, or under one that the store makes. */
+/** Creates under the given id or a new one. */
 export async function createFrom(
   context: FhirContext,
   type: string,
@@ -74,10 +68,7 @@ export async function createFrom(
   return finishWrite(context, written, warnings)
 }
 
-/**
- * Creates what an operation makes, all of it or nothing, under ids by which the resources name each other. `check` sees
- * the state that they are added to. Errors: as create.
- */
+/** Creates an operation's resources atomically; they may refer to each other. `check` sees the prior state. */
 export async function createTogether(
   context: FhirContext,
   made: readonly Resource[],
@@ -102,31 +93,30 @@ export async function createTogether(
   }, guard)
 }
 
-/** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */
+/** Validates a new resource and drops a client-chosen id. Errors: 400. */
 export async function acceptNew(
   context: FhirContext,
   type: string,
   body: unknown,
 ): Promise<Accepted> {
   const sent = withAccount(context, withoutId(body))
-  // A Project is the same whichever way it is made.
+  // Projects get the same defaults however they are created.
   const whole = type === 'Project' ? newProject(sent, context.services.config) : sent
   const hasQuestion = context.request.body?.includes('?') === true
   const literal = hasQuestion ? await withLiteralReferences(context, whole) : whole
   return acceptResource(context, type, literal)
 }
 
-/** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
+/** Applies `?_account=Type/id` to a new resource; the store restricts it to administrators. Errors: 400. */
 export function withAccount({ request }: FhirContext, body: unknown): unknown {
   const reference = request.query.get('_account')
   if (reference === null || !isObject(body)) return body
   if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
   const { meta = {} } = body
-  // Validation reports a meta that is no object.
   return isObject(meta) ? { ...body, meta: { ...meta, accounts: [{ reference }] } } : body
 }
 
-/** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
+/** The server assigns the id; any id sent is dropped. */
 function withoutId(body: unknown): unknown {
   if (!isObject(body)) return body
   const { id: _id, ...rest } = body
@@ -161,7 +151,6 @@ export async function updateFrom(
   return finishWrite(context, written, warnings)
 }
 
-/** Checks a resource that takes the place of another. Errors: 400. */
 export async function acceptUpdate(
   context: FhirContext,
   type: string,
@@ -195,7 +184,7 @@ export async function patchFrom(
   return finishWrite(context, written)
 }
 
-/** Applies a patch to a version and checks the result. Errors: 400 for what is no patch. */
+/** Applies a patch to a version and validates the result. Errors: 400 for an invalid patch. */
 export function patchedBy(
   context: FhirContext,
   type: string,
@@ -228,7 +217,7 @@ export async function remove(context: FhirContext, type: string, id: string): Pr
   return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
 }
 
-/** `If-Match: *` is 412 for what does not exist. */
+/** `If-Match: *` returns 412 for a missing resource. */
 async function requireExisting(context: FhirContext, type: string, id: string): Promise<void> {
   const { services, principal } = context
   try {

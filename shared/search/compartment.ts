@@ -1,7 +1,4 @@
-/**
- * All resources of a compartment, whatever their types: every member holds the compartment's key, so
- * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
- */
+/** All resources of a compartment in one statement per page. https://hl7.org/fhir/R4/compartmentdefinition.html */
 
 import { hiddenBy, readDecided } from '../access/decisions/decide.ts'
 import {
@@ -31,37 +28,36 @@ import type { Version } from '../store/rows/version.ts'
 import { type Criterion, compartmentCodes, isCondition } from './language/search-request.ts'
 
 export interface CompartmentRequest {
-  /** The resource that is asked about: of a Group the compartments of its patients. */
+  /** Type of the focal resource; a Group stands for the compartments of its patients. */
   readonly type: Compartment | 'Group'
   readonly id: string
   /** Empty: all types. */
   readonly types: readonly string[]
   readonly since: Date | undefined
-  /** Half-open range of the main date, epoch ms; what has no care date is always in it. */
+  /** Half-open range of the main date, epoch ms; resources without a care date always match. */
   readonly start: number | undefined
   readonly end: number | undefined
   readonly count: number
   readonly offset: number
-  /** The end of the page before. */
+  /** Last row of the previous page. */
   readonly after: CompartmentPosition | undefined
 }
 
 export interface CompartmentPosition {
   readonly type: string
-  /** Row id. */
   readonly id: string
 }
 
 export interface CompartmentPage {
-  /** The resource itself first, then by type and id. */
+  /** The focal resource first, then by type and id. */
   readonly versions: readonly Version[]
   readonly next: CompartmentPosition | undefined
 }
 
-/** Groups of more patients are for `$export`. */
+/** Larger Groups need `$export`. */
 const MOST_PATIENTS = 1000
 
-/** Errors: 403, 404, 410 of the resource itself; 400 for a large Group. Two statements. */
+/** Errors: 403, 404, 410 for the focal resource; 400 for a large Group. Two statements. */
 export async function readCompartment(
   store: StoreContext,
   principal: Principal,
@@ -94,7 +90,7 @@ export async function readCompartment(
   return { versions, next: hasMore ? (position ?? START) : undefined }
 }
 
-/** Before every row. */
+/** Sorts before every row. */
 const START: CompartmentPosition = { type: '', id: '00000000-0000-0000-0000-000000000000' }
 
 function compartmentKeys(store: StoreContext, project: number, own: Version): readonly bigint[] {
@@ -106,7 +102,7 @@ function compartmentKeys(store: StoreContext, project: number, own: Version): re
   return patients.map((reference) => store.keys.compartment(project, reference))
 }
 
-/** `Patient/id` of the members of a Group. */
+/** Returns `Patient/id` of each member of a Group. */
 function groupPatients({ member }: Resource): readonly string[] {
   const members = Array.isArray(member) ? member.filter(isObject) : []
   const found = members.flatMap(({ entity }) => {
@@ -121,7 +117,6 @@ function isWanted({ types }: CompartmentRequest, type: string): boolean {
   return types.length === 0 || types.includes(type)
 }
 
-/** The requested types that can be in the compartment and that the Principal may read. */
 function compartmentTypes(principal: Principal, request: CompartmentRequest): readonly string[] {
   const compartment = request.type === 'Group' ? 'Patient' : request.type
   return resourceTypes.filter(
@@ -140,7 +135,7 @@ interface RowsPage {
   readonly offset: number
 }
 
-/** One row more than `limit`, which tells whether there is more. */
+/** Reads one row more than `limit`, to detect a next page. */
 async function findRows(
   store: StoreContext,
   principal: Principal,
@@ -186,10 +181,7 @@ interface TypesOf {
   readonly bind: Bind
 }
 
-/**
- * Groups the types by what a policy lets through of each. Where it hides what puts a resource into the
- * compartment, the search does not find it there.
- */
+/** Groups the types by applicable policy criteria. Hidden elements do not make a resource a member. */
 function typeTests(
   { keys }: StoreContext,
   principal: Principal,
@@ -197,7 +189,7 @@ function typeTests(
 ): string[] {
   const groups = Map.groupBy(types, (type) => {
     const grants = grantsFor(principal, type, 'read') ?? []
-    // Only the keys of compartments are the same for all types.
+    // Compartment keys alone are the same for all types.
     const isCommon = grants.every(
       ({ criteria, hidden }) => hidden.length === 0 && criteria.every(isOfCompartment),
     )
@@ -228,7 +220,7 @@ function dateTests(
   bind: Bind,
 ): string[] {
   if (start === undefined && end === undefined) return []
-  // A date of birth is no date of care.
+  // A date of birth is not a care date.
   const dated = types.filter((type) => ![undefined, 'birthdate'].includes(mainDate(type)))
   const bounds = [
     ...(start === undefined ? [] : [`r.d_hi > ${bind(timestamp(start), 'timestamptz')}`]),

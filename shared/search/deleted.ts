@@ -1,4 +1,4 @@
-/** `_deleted=true`: the deletions of a type that nothing was written after, newest first unless asked otherwise. */
+/** `_deleted=true`: deleted resources of a type, newest deletion first by default. */
 
 import { isPlain } from '../access/decisions/decide.ts'
 import { visibleRows } from '../access/decisions/grant-predicates.ts'
@@ -19,14 +19,13 @@ import { codesRead } from './predicates/predicate.ts'
 import { lastUpdatedSql } from './predicates/ranges.ts'
 
 interface Row extends SortedRow {
-  /** Start of the text of the version before. */
+  /** Start of the text of the previous version. */
   readonly before: string
 }
 
 /**
- * Errors: 403 for who does not see all of the type, since a deletion has no content to rule by, and for what
- * is hidden of it; 400 for
- * other parameters than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
+ * Errors: 403 unless the caller sees the whole type, since a tombstone has no content to apply policies to; 400 for
+ * parameters other than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
  */
 export async function searchDeleted(
   store: StoreContext,
@@ -124,7 +123,6 @@ function unfit() {
   return badRequest('_deleted goes with _id, _lastUpdated and _compartment only', '_deleted')
 }
 
-/** The rest of a deleted resource: which it was, and when it was deleted. */
 function shownAs(row: Row): Version {
   const id = contentId(row.before)
   const version = toVersion(row, id)

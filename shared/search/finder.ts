@@ -8,7 +8,7 @@ import type { StoreContext } from '../store/rows/context.ts'
 import { indexRows } from '../store/rows/index-rows.ts'
 import type { SearchRequest } from './language/search-request.ts'
 
-/** Whether the search would find a resource; what takes PostgreSQL to tell finds none. */
+/** True when the search would match the resource; false for conditions that need PostgreSQL. */
 export function finder(
   store: StoreContext,
   principal: Principal,

@@ -1,7 +1,4 @@
-/**
- * `_include` and `_revinclude`: one statement a step, for all types and both directions at once.
- * https://hl7.org/fhir/R4/search.html#revinclude
- */
+/** `_include` and `_revinclude`: one statement per step. https://hl7.org/fhir/R4/search.html#revinclude */
 
 import { isHidden, visibleRows } from '../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../access/policy.ts'
@@ -32,13 +29,12 @@ import type { Query } from './predicates/query.ts'
 interface IncludeResult {
   /** Each once, and none of the matches. */
   readonly included: readonly Version[]
-  /** A limit has left something out. */
   readonly isTruncated: boolean
 }
 
 const MAX_STEPS = 5
 const MAX_INCLUDED = 1000
-/** The limit of one step: `_revinclude=*` asks for every reference parameter of every type. */
+/** Limit of one step: `_revinclude=*` covers every reference parameter of every type. */
 const MAX_KEYS = 10_000
 
 interface Includes {
@@ -69,10 +65,9 @@ export async function followIncludes(
     const rows = await withContents(store, queries, (isBare) =>
       store.connection.query<SortedRow>(pageStatement(plans, isBare)),
     )
-    // A resource that is reached both ways is shown as it may be read.
+    // A resource reached both ways is shown as `read` allows.
     const requiredInteraction = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await redactRows(store, principal, requiredInteraction, rows)
-    // Several queries may lead to the same.
     const current = new Map(shown.map((version) => [resourceKey(version), version]))
     const named = await inVersions(store, principal, sought, current)
     const found = [...named].filter(([name]) => !seen.has(name)).map(([, version]) => version)
@@ -86,13 +81,10 @@ export async function followIncludes(
   return { included, isTruncated: false }
 }
 
-/** Versions that are read one by one; of more the newest are shown. */
+/** Versions are read one by one; above this limit the current version is shown. */
 const MAX_VERSIONS = 50
 
-/**
- * Shows what is referred to by its version as it was then, where the caller may read that.
- * https://hl7.org/fhir/R4/search.html#include
- */
+/** Shows versioned references in that version, if readable. https://hl7.org/fhir/R4/search.html#include */
 async function inVersions(
   store: StoreContext,
   principal: Principal,
@@ -126,7 +118,7 @@ interface IncludeStep {
   readonly limit: number
 }
 
-/** One query a type; what refers to the page needs `search`, what the page refers to `read`. */
+/** Builds one query per type: referring resources need `search`, targets need `read`. */
 function buildIncludeQueries(
   store: StoreContext,
   principal: Principal,
@@ -194,7 +186,7 @@ interface HolderType {
   readonly parameters: ReadonlyMap<string, unknown>
 }
 
-/** One for all parameters, or one for each where a policy hides elements; hidden ones have none. */
+/** Returns one scope for all parameters, or one per visible parameter where a policy hides elements. */
 function holderScenes(
   store: StoreContext,
   principal: Principal,
@@ -226,10 +218,10 @@ function urlsTest({ keys, project, type }: SearchScope, urls: ReadonlySet<string
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
 }
 
-/** The whole text is parsed in less time than more members are. */
+/** For more members, parsing the whole text is faster. */
 const MOST_MEMBERS = 6
 
-/** Resources as far as they link to others: their numbers do not keep their digits, which takes a second reading. */
+/** Parses the linking members of resources; numbers lose their original digits. */
 function linking(
   versions: readonly Version[],
   includes: readonly Include[],
@@ -241,14 +233,14 @@ function linking(
     if (!byType.has(type)) byType.set(type, membersRead(type, includes, own))
     const wanted = byType.get(type)
     const members = wanted && parseMembers(content, wanted, JSON.parse)
-    // Our own text, checked when it was written.
+    // Own text, validated when written.
     return members === undefined
       ? (JSON.parse(extendedText(version)) as Resource)
       : { ...members, resourceType: type, id }
   })
 }
 
-/** The members of a type that includes are found by. Undefined: all of them, or what the text alone has not. */
+/** Returns the members that the includes of a type read; undefined when the whole resource is needed. */
 function membersRead(
   type: string,
   includes: readonly Include[],
@@ -272,26 +264,23 @@ function includeCodes({ code }: Include, type: string, own: OwnParameters | unde
   return code === undefined ? referenceParameters(type, own) : [code]
 }
 
-// The targets of a search's includes, from the resources at hand, before any statement.
+// Targets of the includes, from the resources on the page
 
 interface Targets {
   readonly ids: Set<string>
-  /** The values of canonical references. */
   readonly urls: Set<string>
-  /** The version of an id that is referred to by its version alone. */
+  /** Version of each id that has versioned references only. */
   readonly versions: Map<string, string | undefined>
 }
 
 interface IncludeTargets {
-  /** By type. */
   readonly targets: Map<string, Targets>
-  /** Type → reference parameter → texts that it may hold. */
+  /** Type → reference parameter → possible texts. */
   readonly holders: Map<string, Map<string, Set<string>>>
-  /** `holders` would have had more texts than allowed. */
   readonly isTruncated: boolean
 }
 
-/** At most `maxHolders` texts are looked for, those of the first resources. */
+/** Collects at most `maxHolders` texts, from the first resources. */
 function seekIncludes(
   includes: readonly Include[],
   resources: readonly Resource[],
@@ -343,7 +332,6 @@ function seekTargets(
   }
 }
 
-/** Answers how many texts it added. */
 function seekHolders(
   include: Include,
   resource: Resource,
@@ -369,7 +357,7 @@ function seekHolders(
   return count
 }
 
-/** Types that a canonical may point at: those whose `url` is their own. */
+/** Possible targets of a canonical: types with their own `url`. */
 const CANONICAL_RESOURCES = resourceTypes.filter(
   (type) => searchParameter(type, 'url')?.expression === `${type}.url`,
 )

@@ -1,5 +1,4 @@
-/** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-
+/** One page of a search for a Principal: one statement, plus one each for a total and each include step. */
 import { visibleRows } from '../access/decisions/grant-predicates.ts'
 import type { Principal } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
@@ -24,7 +23,7 @@ import { orderOfTypes, resolveOrder, writeCursor } from './predicates/order.ts'
 import type { Order, Position, SortedRow } from './predicates/position.ts'
 import type { PlannedQuery, Query } from './predicates/query.ts'
 
-/** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
+/** Errors: 403; 400 for invalid conditions, sort keys or cursors. */
 export async function search(
   store: StoreContext,
   principal: Principal,
@@ -35,10 +34,7 @@ export async function search(
   return searchPage(store, principal, order, [request])
 }
 
-/**
- * Several types as one result; the requests differ in type and conditions only. Types that may not
- * be searched are left out. Errors: as `search`; 403 when no type is left.
- */
+/** Searches types as one result, leaving out forbidden ones. Errors: like `search`; 403 when none remains. */
 export async function searchTypes(
   store: StoreContext,
   principal: Principal,
@@ -52,7 +48,6 @@ export async function searchTypes(
   return searchPage(store, principal, orderOfTypes(first, store.keys), [first, ...allowed.slice(1)])
 }
 
-/** The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan. */
 export interface Explanation {
   /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
   readonly driver: string | undefined
@@ -60,7 +55,7 @@ export interface Explanation {
   readonly plan: readonly string[]
 }
 
-/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
+/** Errors: like `search`. Runs the statement and discards its rows. */
 export async function explain(
   store: StoreContext,
   principal: Principal,
@@ -78,7 +73,6 @@ export async function explain(
   return { driver, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
 }
 
-/** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 async function prepareOne(store: StoreContext, principal: Principal, request: SearchRequest) {
   requireAllowed(principal, request.type, 'search')
   const order = resolveOrder(request, store.keys, principal.project.parameters)
@@ -86,10 +80,10 @@ async function prepareOne(store: StoreContext, principal: Principal, request: Se
   return { order, ...prepared }
 }
 
-/** More searches than this are several statements: PostgreSQL plans each of them. */
+/** Larger batches use several statements: PostgreSQL plans each search. */
 const SEARCHES = 200
 
-/** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
+/** Reads first pages of several searches of one Project, without totals and includes; each may fail alone. */
 export async function searchMany(
   store: StoreContext,
   member: Principal,
@@ -105,7 +99,7 @@ export async function searchMany(
   const asked = prepared.flatMap((result, n) =>
     result.status === 'fulfilled' ? result.value.parts.map((planned) => ({ n, ...planned })) : [],
   )
-  // Rows sorted by values, and those with a score, have columns of their own, so each such search is a statement of its own.
+  // Sorts by value and scores add columns, so each such search has its own statement.
   const [alone, alike] = [true, false].map((isAlone) =>
     asked.filter(({ query }) => hasOwnColumns(query) === isAlone),
   )
@@ -165,10 +159,9 @@ function pageRows(store: StoreContext, queries: readonly Query[]): Promise<reado
   })
 }
 
-/** Statements that met too many keys; they are not tried again for a while. */
+/** Statements that found too many keys; not retried for a while. */
 const missed = new Cache<string, true>({ name: 'searches-of-many-keys', max: 1000, ttlMs: 10_000 })
 
-/** Undefined where the search is not one for few keys. */
 async function readByFewKeys(
   { connection }: StoreContext,
   [planned, another]: readonly PlannedQuery[],
@@ -185,13 +178,11 @@ function planQueries(store: StoreContext, queries: readonly Query[]): readonly P
   return queries.map((query) => planQuery(store, query))
 }
 
-/** A row, and what is shown of it. */
 interface ShownRow<Row extends SortedRow> {
   readonly row: Row
   readonly version: Version
 }
 
-/** Redacts rows that the Principal may see. */
 export async function showRows<Row extends SortedRow>(
   store: StoreContext,
   principal: Principal,
@@ -216,7 +207,7 @@ export function buildSearchPage(
   if (isBackwards) shown.reverse()
   const hasMore = rows.length > count
   const [first, last] = [shown.at(0)?.row, shown.at(-1)?.row]
-  // The page that a cursor comes from lies on its other side.
+  // The page that the cursor came from lies in the opposite direction.
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {

@@ -1,8 +1,7 @@
 /**
- * One search for each of many references at once: the lists of what refers to the rows of a page. One
- * plan serves them all. Their keys are found by a lateral join, fenced so that PostgreSQL cannot walk
- * the order of the type for every one of them. A reference so common that fetching and sorting all its
- * rows costs more than walking the order is searched for like any other search.
+ * Searches for many references at once, for lists of resources that refer to the rows of a page. A fenced lateral
+ * join finds the keys, so that PostgreSQL does not walk the whole type for each reference. Very common references are
+ * searched individually.
  */
 
 import { hidesAny, visibleRows } from '../access/decisions/grant-predicates.ts'
@@ -26,17 +25,16 @@ import { estimateMatches, type Query } from './predicates/query.ts'
 import { hideFromPlanner } from './predicates/scan-sql.ts'
 
 export interface ReferenceSearch {
-  /** Without the condition on the reference, and without a cursor. */
+  /** Without the reference condition and without a cursor. */
   readonly request: SearchRequest
   readonly code: string
-  /** `Type/id`, each once. */
   readonly references: readonly string[]
 }
 
-/** Rows of one reference above which they are not all fetched. */
+/** References with more rows are searched individually. */
 const COMMON = 5_000
 
-/** A page for each reference, in their order. Errors: 403, 400; `too-costly` beyond `maxRows`. */
+/** Returns a page per reference, in order. Errors: 403, 400; `too-costly` beyond `maxRows`. */
 export async function searchPerReference(
   store: StoreContext,
   principal: Principal,
@@ -72,7 +70,7 @@ export async function searchPerReference(
   return references.map((reference) => pages.get(reference) ?? empty)
 }
 
-/** How many match for each reference, in their order. One statement. Errors: 403, 400. */
+/** Returns the number of matches per reference, in order. One statement. Errors: 403, 400. */
 export async function countPerReference(
   store: StoreContext,
   principal: Principal,
@@ -88,7 +86,6 @@ export async function countPerReference(
 
 interface Asked {
   readonly order: Order
-  /** One a visible Project. */
   readonly queries: readonly Query[]
   readonly sought: readonly ReferenceCondition[]
 }
@@ -96,7 +93,6 @@ interface Asked {
 interface ReferenceCondition {
   readonly reference: string
   readonly condition: Condition
-  /** In the order of the queries. */
   readonly keys: readonly (readonly bigint[])[]
   readonly isCommon: boolean
 }
@@ -119,7 +115,7 @@ async function planReferenceQueries(
       codes: [code],
     }),
   )
-  // A row whose reference a policy hides is not found by it.
+  // Rows are not found by references that a policy hides.
   const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>
     hidesAny(grant, type, [code], principal.project.parameters),
   )
@@ -148,7 +144,6 @@ function pagesStatement(
   { most, isBare }: { readonly most: number; readonly isBare: boolean },
 ): Statement {
   const { values, bind: plainBind } = binder()
-  // Rows are found by the keys alone.
   const isKept =
     order.terms.length === 0 &&
     queries.every(({ predicates, score }) => score === undefined && predicates.every(hasStablePlan))
@@ -181,7 +176,7 @@ function countsStatement({ queries }: Asked, sought: readonly ReferenceCondition
   return { text, values }
 }
 
-/** Keys as texts of arrays, a column for each query: a reference may have several. */
+/** Keys as array literals, a column per query: a reference may have several keys. */
 function keysSql(
   queries: readonly Query[],
   sought: readonly ReferenceCondition[],

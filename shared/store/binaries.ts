@@ -1,8 +1,4 @@
-/**
- * A Binary with a `securityContext` is visible to those only who may read that resource
- * (https://hl7.org/fhir/R4/binary.html#security). The rows are those of any type; what is added here is one
- * statement that reads the contexts.
- */
+/** Binary visibility by `securityContext`: https://hl7.org/fhir/R4/binary.html#security */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { notFound } from '../core/errors.ts'
@@ -15,7 +11,7 @@ import type { BinaryHead, HistoryPage, Version } from './rows/version.ts'
 
 export const BINARY = 'Binary'
 
-/** The version itself. Errors: 404. */
+/** Errors: 404. */
 export async function requireVisible(
   store: StoreContext,
   principal: Principal,
@@ -26,7 +22,7 @@ export async function requireVisible(
   return found
 }
 
-/** Errors: 404 for a Binary that may not be read, so may not be changed either. */
+/** Errors: 404 for an unreadable Binary, which must not be changed either. */
 export async function requireVisibleId(
   store: StoreContext,
   principal: Principal,
@@ -36,7 +32,7 @@ export async function requireVisibleId(
   if (row !== undefined) await requireVisible(store, principal, toVersion(row, id))
 }
 
-/** Without the versions that are not visible. Errors: 404 when none is left. */
+/** Leaves out invisible versions. Errors: 404 when none is left. */
 export async function visibleHistory(
   store: StoreContext,
   principal: Principal,
@@ -48,7 +44,7 @@ export async function visibleHistory(
   return { ...page, total: page.total && page.total - hidden, versions }
 }
 
-/** Binaries that the Principal may not see become undefined; other types stay. */
+/** Invisible Binaries become undefined; other types stay. */
 export async function visibleVersions(
   store: StoreContext,
   principal: Principal,
@@ -73,7 +69,6 @@ const HEADS = `select ${HEAD} from (select x.place, v.* from unnest($1::int[], $
     cross join lateral (select * from version where project = $3 and type = $4 and id = x.id
       order by ver desc limit 1) v) v
   where v.content is not null`
-/** Its own Project comes first. */
 const HEADS_EVERYWHERE = `select ${HEAD} from (
     select distinct on (x.place) x.place, v.ver, v.meta_ext, v.content
     from unnest($1::int[], $2::uuid[]) as x(place, id) cross join tenant t
@@ -105,7 +100,6 @@ export async function readBinaries(
   )
   return new Map(
     left.map(({ place, ver, meta_ext }) => {
-      // The service's own text, written by the repository.
       const { project: projectId = '' } = JSON.parse(`{${meta_ext}}`) as Meta
       return [legal[place] ?? '', { projectId, ver }] as const
     }),
@@ -118,7 +112,7 @@ async function keepVisible<T>(
   binaries: readonly T[],
   context: (binary: T) => string | undefined,
 ): Promise<readonly T[]> {
-  // The service's own work reads the code of bots, whoever may see them.
+  // The service itself reads the code of all bots.
   if (principal.isSuperAdmin && principal.membershipId === undefined) return binaries
   const contexts = new Set(binaries.flatMap((binary) => context(binary) ?? []))
   if (contexts.size === 0) return binaries
@@ -135,14 +129,13 @@ async function keepVisible<T>(
 }
 
 function readSecurityContext({ content }: Version): string | undefined {
-  // Most have none, and the code of a bot need not be parsed to know.
+  // Cheaper than parsing the code of a bot; most have no context.
   if (content === undefined || !content.includes('"securityContext"')) return undefined
-  // A stored version is a resource.
   const { securityContext } = JSON.parse(content) as Record<string, unknown>
   return securityContext === undefined ? undefined : contextReference(securityContext)
 }
 
-/** A context that names nothing hides the Binary: the empty text is no reference. */
+/** A context without a reference hides the Binary. */
 function contextReference(securityContext: unknown): string {
   const reference = isObject(securityContext) ? securityContext.reference : undefined
   return typeof reference === 'string' ? reference : ''

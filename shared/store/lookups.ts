@@ -1,4 +1,4 @@
-/** Short forms of the searches that the service does for itself. */
+/** Shortcuts for the service's own searches. */
 
 import type { Principal } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
@@ -19,7 +19,7 @@ interface Lookup {
   readonly sort?: readonly SortRule[] | undefined
 }
 
-/** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
+/** Returns at most `count` live resources that meet all conditions. One statement. */
 export async function find(
   repository: Repository,
   principal: Principal,
@@ -30,7 +30,6 @@ export async function find(
   return versions.map(parseVersion)
 }
 
-/** The same, as they are stored. */
 export async function findVersions(
   repository: Repository,
   principal: Principal,
@@ -42,7 +41,7 @@ export async function findVersions(
   return page.versions
 }
 
-/** Finds all live resources that meet the conditions, in the order of their ids. One statement for each `PAGE`. */
+/** One statement per `PAGE`; ordered by id. */
 export async function findAll(
   repository: Repository,
   principal: Principal,
@@ -62,7 +61,6 @@ export async function findAll(
 
 const PAGE = 100
 
-/** The smallest search that asks for this. */
 export function searchFor(
   type: string,
   conditions: readonly Criterion[],

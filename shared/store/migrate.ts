@@ -1,7 +1,4 @@
-/**
- * The release step's part in PostgreSQL: runs the migrations that a database does not have yet, and compares the
- * revision of the code that derives index rows with the one that stored rows were made by.
- */
+/** Runs missing migrations, and compares the index revision of the code with that of the stored rows. */
 
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
@@ -14,7 +11,6 @@ import { addRevisionJob } from './rows/upkeep-jobs.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
 const BASELINE = '001-baseline.ts'
-/** The migrations that the baseline replaces, in their order. */
 const REPLACED = [
   '001-resources.ts',
   '002-search.ts',
@@ -48,10 +44,10 @@ const REPLACED = [
   '065-export-compartments.ts',
 ]
 
-/** Brings the schema up to date; safe to run twice and from several machines at once. */
+/** Updates the schema; safe to repeat and to run from several machines at once. */
 export async function migrate(database: Database): Promise<void> {
   const { connection } = rawPool(database.knex).config
-  // Building an index may take longer than any request is given.
+  // Building an index may take longer than the limits of requests.
   const limits = { statement_timeout: 0, lock_timeout: 0 }
   const settings = { ...Object(connection), ...limits }
   const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
@@ -61,24 +57,23 @@ export async function migrate(database: Database): Promise<void> {
     const source = {
       directory: fileURLToPath(new URL('schema', import.meta.url)),
       loadExtensions: ['.ts'],
-      // Migrations only add, so this version also runs on the schema of a newer one: a release that is
-      // rolled back finds migrations in the table that it has no file for, and leaves them alone.
+      // Migrations only add, so after a rollback this version also runs on a newer schema.
       disableMigrationsListValidation: true,
     }
-    // Whoever holds the advisory lock is alone: knex's own lock can only be a leftover of a crash.
+    // The advisory lock excludes others, so knex's own lock can only be left over from a crash.
     await runner.migrate.forceFreeMigrationsLock(source)
     await adoptBaseline(runner)
     const [, applied]: [number, string[]] = await runner.migrate.latest(source)
-    // A new database holds nothing that older code has indexed.
+    // A new database has no rows of older code.
     if (applied.includes(BASELINE)) await settleIndexRevision(database)
   } finally {
-    // Closing the session gives the advisory lock back.
+    // Ending the session releases the advisory lock.
     await runner.destroy()
     await guard.destroy()
   }
 }
 
-/** Records the baseline as applied where all migrations that it replaces are. */
+/** Marks the baseline as applied if all migrations that it replaces are. */
 async function adoptBaseline(knex: Knex): Promise<void> {
   if (!(await knex.schema.hasTable('knex_migrations'))) return
   const applied: string[] = await knex('knex_migrations').whereIn('name', REPLACED).pluck('name')
@@ -101,12 +96,10 @@ async function adoptBaseline(knex: Knex): Promise<void> {
   })
 }
 
-/** Adds the job when the index was made by other code. */
 export async function checkIndexRevision(connection: Connection): Promise<void> {
   if ((await oldestIndexRevision(connection)) !== INDEX_REVISION) await addRevisionJob(connection)
 }
 
-/** No index row is of an older revision. */
 export async function oldestIndexRevision(connection: Connection): Promise<number> {
   const [row] = await connection.query<{ rev: number }>({
     text: 'select rev from index_revision',

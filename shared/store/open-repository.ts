@@ -24,7 +24,7 @@ const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
 
-/** Features register rules for writes by type, and parts of the writing statements in their order. */
+/** Write rules by type and statement parts in their order, registered by features. */
 export interface WriteFeatures {
   readonly rules: readonly WriteRule[]
   readonly parts: readonly WritePart[]
@@ -33,18 +33,15 @@ export interface WriteFeatures {
 export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
-  /** Runs when the outbox has got something. */
   readonly announce?: StoreContext['announce']
-  /** Where reads may go instead. */
   readonly replicas?: Replicas | undefined
-  /** Most searches come to this process, so it keeps more of what they find. */
   readonly answersSearches?: boolean
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
 const FAILED = 'A search parameter of a Project fails on a resource, which has no rows of it'
 
-/** Reads the salt of the search keys, so the schema must be there. Errors: 503. */
+/** Reads the salt of the search keys, so the schema must exist. Errors: 503. */
 export async function openRepository(
   database: Database,
   { rules, parts }: WriteFeatures,
@@ -57,7 +54,7 @@ export async function openRepository(
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   if (row.isDistributed) database.distribute()
-  // By size, not by number: a cache of a number has room for all from the start, 0.1 ms for each thousand.
+  // Limited by size: a `max` would allocate for all entries up front.
   const seen = new Cache<bigint, true>({ name: 'seen-codes', max: SEEN_CODES })
   const holders = new Cache<string, true>({ name: 'patients-with-accounts', max: ACCOUNT_HOLDERS })
   const warned = new Cache<string, true>({ name: 'warned-parameters', max: WARNED })
@@ -67,7 +64,7 @@ export async function openRepository(
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
     recent: createRecentVersions(options.answersSearches),
-    // The snapshot of one server says nothing of the rows of others.
+    // A snapshot covers one server, not the rows of others.
     counts: row.isDistributed ? undefined : new KnownCounts(database),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),

@@ -1,4 +1,4 @@
-/** The reads of resources, as a Principal: in its own Project and in linked ones, on the primary or on a replica. */
+/** Reads of resources as a Principal: in its own and linked Projects, on the primary or a replica. */
 
 import { criteriaSql, readDecided } from '../access/decisions/decide.ts'
 import type { Decisions } from '../access/decisions/decide-in-sql.ts'
@@ -46,10 +46,8 @@ import type {
   Version,
 } from './rows/version.ts'
 
-/** The store of the replica that the reads of one request go to. */
 export interface ReplicaStore {
   readonly store: StoreContext
-  /** Called when a read there has failed. */
   readonly failed: () => void
 }
 
@@ -57,7 +55,6 @@ export class Reads {
   protected readonly store: StoreContext
   readonly #replica: ReplicaStore | undefined
 
-  /** `replica` undefined: reads go to the primary. */
   constructor(store: StoreContext, replica: ReplicaStore | undefined) {
     this.store = store
     this.#replica = replica
@@ -73,7 +70,7 @@ export class Reads {
     )
   }
 
-  /** In the order asked; undefined where unknown, invisible or deleted. One SQL statement. */
+  /** In the order asked; undefined for unknown, invisible or deleted ids. One SQL statement. */
   readMany(
     principal: Principal,
     references: readonly ResourceId[],
@@ -88,7 +85,7 @@ export class Reads {
     )
   }
 
-  /** Reads the Binaries that exist and are visible. Two SQL statements at most. */
+  /** Leaves out unknown and invisible Binaries. Two SQL statements at most. */
   readBinaries(
     principal: Principal,
     ids: readonly string[],
@@ -120,7 +117,7 @@ export class Reads {
     )
   }
 
-  /** Reads the history of a type, or of all types when undefined. One SQL statement; a second one for a total. */
+  /** Type undefined: all types. One SQL statement; another for a total. */
   historyOf(
     principal: Principal,
     type: string | undefined,
@@ -133,20 +130,17 @@ export class Reads {
     })
   }
 
-  /** Lists what is in use in `meta` of a type, or of all. Errors: 403. */
+  /** Type undefined: all types. Errors: 403. */
   metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary> {
     return this.#read(undefined, (store) => metaSummary(store, principal, type))
   }
 
-  /**
-   * One SQL statement; one more for `_total` and for each step of includes. `signal` cancels its statements
-   * in PostgreSQL, here and below. Errors: its reason.
-   */
+  /** One SQL statement; one more for `_total` and per step of includes. `signal` cancels them. Errors: its reason. */
   search(principal: Principal, request: SearchRequest, signal?: AbortSignal): Promise<SearchPage> {
     return this.#read(signal, (store) => search(store, principal, request))
   }
 
-  /** Searches several types, one request each; what they share is taken from the first. */
+  /** Shared parameters come from the first request. */
   searchTypes(
     principal: Principal,
     requests: readonly SearchRequest[],
@@ -155,7 +149,7 @@ export class Reads {
     return this.#read(signal, (store) => searchTypes(store, principal, requests))
   }
 
-  /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
+  /** Like `search` for each; an invalid request fails alone. One statement for 200. */
   searchMany(
     principal: Principal,
     requests: readonly SearchRequest[],
@@ -163,12 +157,12 @@ export class Reads {
     return this.#read(undefined, (store) => searchMany(store, principal, requests))
   }
 
-  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  /** The deletions for `_deleted=true`. One statement, one more for a total. */
   searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage> {
     return this.#read(undefined, (store) => searchDeleted(store, principal, request))
   }
 
-  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
+  /** A page per reference, in their order. One SQL statement; one more for each common one. */
   searchPerReference(
     principal: Principal,
     wanted: ReferenceSearch,
@@ -178,7 +172,7 @@ export class Reads {
     return this.#read(signal, (store) => searchPerReference(store, principal, wanted, maxRows))
   }
 
-  /** How many there are for each of many references, in their order. One SQL statement. */
+  /** A count per reference, in their order. One SQL statement. */
   countPerReference(
     principal: Principal,
     wanted: ReferenceSearch,
@@ -192,17 +186,17 @@ export class Reads {
     return this.#read(undefined, (store) => readCompartment(store, principal, request))
   }
 
-  /** How a search would be answered, by running it on the primary. Errors: as `search`. */
+  /** Runs a search on the primary and explains its plan. Errors: like `search`. */
   explain(principal: Principal, request: SearchRequest): Promise<Explanation> {
     return explain(this.store, principal, request)
   }
 
-  /** Answers whether a search would find a resource that is not stored. Costs no statement. */
+  /** No statement: tests an unstored resource. */
   finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean {
     return finder(this.store, principal, request)
   }
 
-  /** Returns the policy's decisions on a resource, for every interaction. Errors: 404. */
+  /** Returns the policy's decision for every interaction. Errors: 404. */
   async rulings(principal: Principal, type: string, id: string): Promise<Decisions> {
     const found = await readDecided(this.store, principal, type, { id, interactions: INTERACTIONS })
     if (found === undefined) throw notFound()
@@ -214,14 +208,14 @@ export class Reads {
     return criteriaSql(this.store, principal, type, grant)
   }
 
-  /** Checks a resource as its write would, as far as that depends on nothing else. Errors: 400. */
+  /** Checks a resource as its write would, where nothing else is needed. Errors: 400. */
   requireForm({ project }: Principal, resource: Resource): void {
     const rule = this.store.rules.get(resource.resourceType)
     rule?.checkForm?.(resource)
     rule?.checkParameters?.(resource, project.parameters)
   }
 
-  /** Reads that fail on the replica are repeated on the primary, unless the caller is at fault or has gone. */
+  /** Repeats failed replica reads on the primary, unless the caller is at fault or has gone. */
   async #read<T>(
     signal: AbortSignal | undefined,
     work: (store: StoreContext) => Promise<T>,

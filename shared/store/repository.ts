@@ -29,7 +29,6 @@ import { createPlanned, type PlannedCreates, planCreate } from './write/planned-
 import { remove } from './write/remove.ts'
 import { create, patch, update } from './write/write.ts'
 
-/** Where transactions and the reads of requests go. */
 interface Places {
   readonly database: Database
   readonly replicas: Replicas | undefined
@@ -44,10 +43,7 @@ export class Repository extends Reads {
     this.#places = places
   }
 
-  /**
-   * Returns the Repository for a request that only reads: on a replica that has all writes of the
-   * caller's Projects, otherwise on the primary. Rights and the registry are read on the primary.
-   */
+  /** Reads on a replica that has all writes of the caller's Projects, or on the primary. */
   async forReads(principal: Principal): Promise<Repository> {
     const { project, isSuperAdmin } = principal
     const { replicas } = this.#places ?? {}
@@ -63,7 +59,7 @@ export class Repository extends Reads {
     })
   }
 
-  /** For pieces of work that run concurrently: their reads by id, and deletions, of one turn share a statement. */
+  /** Concurrent reads by id, and deletions, share a statement per event-loop turn. */
   batched(): Repository {
     const { connection } = this.store
     const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
@@ -90,7 +86,7 @@ export class Repository extends Reads {
     })
   }
 
-  /** Reads, applies `change`, writes; a lost race re-reads and applies it again. */
+  /** Reads, applies `change` and writes; repeats after a lost race. */
   patch(
     principal: Principal,
     { type, id }: ResourceId,
@@ -105,7 +101,7 @@ export class Repository extends Reads {
     })
   }
 
-  /** Idempotent; the version returned is the deletion. */
+  /** Idempotent; returns the deletion. */
   delete(
     principal: Principal,
     type: string,
@@ -118,7 +114,9 @@ export class Repository extends Reads {
     })
   }
 
-  /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
+  /**
+   * If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never create duplicates.
+   */
   createConditional(
     principal: Principal,
     resource: Resource,
@@ -153,10 +151,7 @@ export class Repository extends Reads {
     )
   }
 
-  /**
-   * Adds a create under the id of the resource to those that a transaction is to write soon; false where only the
-   * write itself can tell. Errors: as create.
-   */
+  /** False when only the write itself can decide. Errors: like create. */
   async planCreate(
     principal: Principal,
     resource: Resource,
@@ -166,18 +161,12 @@ export class Repository extends Reads {
     return planCreate(this.store, principal, resource, plans)
   }
 
-  /**
-   * The statements of a feature, opened on this Repository's connection: inside a transaction they are a part
-   * of it.
-   */
+  /** Opens a feature's statements on this connection; inside a transaction they belong to it. */
   withStore<T>(open: (store: StoreContext) => T): T {
     return open(this.store)
   }
 
-  /**
-   * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
-   * serialise is run again from the start, up to three times, then 409.
-   */
+  /** All or nothing. Serialization failures are retried up to three times, then 409. */
   transaction<T>(work: (inside: Transaction) => Promise<T>, guard?: Guard): Promise<T> {
     if (this.#places === undefined) throw new Error('A transaction opens its own part')
     const { database, replicas } = this.#places
@@ -197,7 +186,7 @@ export class Repository extends Reads {
   }
 }
 
-/** A transaction that begins inside another one is a part of it: it has its locks, and no state of its own. */
+/** A nested transaction is part of the outer one, with the same locks and isolation. */
 export class Transaction extends Repository {
   readonly #inner: Inner
 
@@ -215,30 +204,29 @@ export class Transaction extends Repository {
     return work(this)
   }
 
-  /** Sent by a worker once all is committed. One SQL statement. */
+  /** A worker sends it after the commit. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string> {
     return addMail(this.store.connection, projectId, mail)
   }
 
-  /** Statements about what is no resource, such as the jobs that resources name; they commit with the rest. */
+  /** Statements on other tables, such as jobs; they commit with the transaction. */
   withConnection<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
     return work(this.store.connection)
   }
 
-  /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */
+  /** False when one was not written: the transaction must not commit. Errors: for an id that is taken. */
   createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean> {
     return createPlanned(this.store, principal, plans)
   }
 
-  /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
+  /** Requests rows early, in the round trip of the next statement. */
   prefetch(principal: Principal, references: readonly ResourceId[]): void {
     this.#inner.readAhead(references.map(({ type, id }) => rowKey(this.store, principal, type, id)))
   }
 
   /**
-   * Runs pieces of work concurrently, each through a Repository of its own: their reads by id are one
-   * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
-   * first that failed, in their order, as `failed` makes it; 400 for references that do not resolve.
+   * Runs pieces concurrently with shared statements. Throws the first failure in their order, mapped by `failed`; 400
+   * for unresolved references.
    */
   runParallel<T>(
     pieces: readonly ((repository: Repository) => Promise<T>)[],
@@ -265,7 +253,6 @@ function storeOn(primary: StoreContext, replica: Replica): StoreContext {
   return store
 }
 
-/** Writes in a transaction where only PostgreSQL can rule on what was written. */
 function ruled<T>(
   store: StoreContext,
   caller: { readonly principal: Principal; readonly type: string },
@@ -277,7 +264,7 @@ function ruled<T>(
   return isLate ? store.transact(work, []) : work(store)
 }
 
-/** Errors: 403 for what only a linked Project has, 404 for a Binary that is not visible. */
+/** Errors: 403 for a resource of a linked Project, 404 for an invisible Binary. */
 async function requireChangeable(
   store: StoreContext,
   principal: Principal,
@@ -288,7 +275,7 @@ async function requireChangeable(
   if (type === BINARY) await requireVisibleId(store, principal, id)
 }
 
-/** Resolves once replicas know of the write; a failed write may have been committed. Errors: those of `work`, the primary's. */
+/** Resolves once replicas know of the write. On an error it may have been committed anyway. */
 async function marked<T>(
   replicas: Replicas,
   principal: Principal | undefined,

@@ -19,26 +19,23 @@ import { conditionKey } from './write/conditional.ts'
 import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
 
-/** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
+/** Conditions that must not be decided concurrently by equal conditional writes. */
 export interface Guard {
   readonly principal: Principal
   readonly conditions: readonly SearchRequest[]
-  /** All reads of the transaction see one state; otherwise each statement sees the state of its time. */
+  /** All reads see one snapshot; otherwise each statement has its own. */
   readonly oneState: boolean
 }
 
-/** Makes the error of a transaction from that of one of its pieces. */
 export type Failed = (index: number, error: unknown) => unknown
 
-/** A store inside a transaction, and the group of it. */
 export interface Inner {
   readonly store: StoreContext
   readonly group: Group
-  /** Asks for rows that will be fetched, together with whatever statement comes next. */
   readonly readAhead: (keys: readonly RowKey[]) => void
 }
 
-/** Equal conditions are waited for in this process first, then in PostgreSQL. */
+/** Serializes equal conditions in this process first, then in PostgreSQL. */
 export async function runTransaction<T>(
   database: Database,
   store: StoreContext,
@@ -46,7 +43,7 @@ export async function runTransaction<T>(
   guard: Guard | undefined,
 ): Promise<T> {
   const locks = guard === undefined ? [] : lockedKeys(store, guard)
-  // A refused group runs again with a statement for each write, to name the one that fails.
+  // A rejected group runs again with a statement per write, to find the one that fails.
   let alone = false
   const run = () =>
     retryOnConflict<T>(async () => {
@@ -62,18 +59,17 @@ export async function runTransaction<T>(
   return locks.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()
 }
 
-/** In one order for all, so that nobody waits in a circle. */
+/** Sorted, to prevent deadlocks. */
 export function lockedKeys(store: StoreContext, { principal, conditions }: Guard): bigint[] {
   const keys = new Set(conditions.map((condition) => conditionKey(store, principal, condition)))
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }
 
 interface Options extends TransactionOptions {
-  /** A statement for each write. */
   readonly alone?: boolean
 }
 
-/** References are checked when all is written, so the order inside does not matter. */
+/** References are checked after all writes, so their order does not matter. */
 export async function inTransaction<T>(
   database: Database,
   store: StoreContext,
@@ -81,7 +77,7 @@ export async function inTransaction<T>(
   { alone = false, ...options }: Options,
 ): Promise<T> {
   const codes = new Set<bigint>()
-  // A write that may still be rolled back proves nothing about the dictionary.
+  // A write that may be rolled back proves nothing about the dictionary.
   const seenCodes: StoreContext['seenCodes'] = {
     has: (key) => store.seenCodes.has(key),
     add: (key) => void codes.add(key),
@@ -123,7 +119,7 @@ export async function inTransaction<T>(
   return result
 }
 
-/** A transaction inside this one has its locks, and no connection of its own. */
+/** A nested transaction shares the locks and the connection. */
 function nested(store: StoreContext): StoreContext {
   const inner: StoreContext = {
     ...store,
@@ -135,7 +131,7 @@ function nested(store: StoreContext): StoreContext {
   return inner
 }
 
-/** Early reads are one statement, and each result is given once: a second read sees what is there by then. */
+/** Each result is used once: a second read sees newer state. */
 function createReadAhead(connection: Connection, fetch: Fetch) {
   const ahead = new Map<string, Promise<VersionRow | undefined>>()
   const rowName = ({ project, type, id }: RowKey) => `${project}/${type}/${id}`
@@ -145,7 +141,7 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
       const rows = fetchAll(connection, keys)
       for (const [i, key] of keys.entries()) {
         const row = rows.then((found) => found[i])
-        // A failure ends the transaction; nobody may be waiting for this row yet.
+        // A failure ends the transaction; this row may have no reader yet.
         row.catch(() => undefined)
         ahead.set(rowName(key), row)
       }
@@ -160,7 +156,6 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
   }
 }
 
-/** As `Transaction.together`: each piece gets a store that knows which references are its own. */
 export async function runParallel<T>(
   { store, group }: Inner,
   pieces: readonly ((store: StoreContext) => Promise<T>)[],
@@ -183,7 +178,7 @@ export async function runParallel<T>(
       checked = check()
     },
   )
-  // A piece that changes nothing writes nothing, and its references are checked all the same.
+  // Without a write the references are still checked.
   if (checked?.count !== owned().length) checked = check()
   const [first] = (await checked.missing).toSorted((a, b) => a.owner - b.owner)
   if (first === undefined) return results
@@ -191,34 +186,28 @@ export async function runParallel<T>(
   throw failed(first.owner, invalidReferences(paths.map(({ path }) => path)))
 }
 
-// Work that runs side by side in one transaction and shares its statements. Each piece of work asks
-// for one row, write or deletion at a time and waits; when all wait, what they ask for is sent: rows
-// first, and only when nobody waits for a row any more the deletions, inserts and updates, one
-// statement a kind. Nothing is written once a piece has failed, since the transaction is lost.
+// Concurrent work in one transaction. When all pieces wait, rows are read first; once none waits for rows, deletions,
+// inserts and updates are sent, one statement per kind. A failure stops all writes.
 
 interface Group {
   readonly fetch: Fetch
   readonly submit: Submit
   readonly remove: (deletion: DeletionWrite) => Promise<readonly Deleted[]>
   /**
-   * Throws the failure of the first piece that failed, in their order, as `failed` makes it. Whatever
-   * `sent` sends goes out behind the writes, before these are answered.
+   * Throws the first failure in their order, mapped by `failed`. `sent` runs behind the writes, before their answers.
    */
   run<T>(pieces: readonly (() => Promise<T>)[], failed: Failed, sent: () => void): Promise<T[]>
 }
 
-/**
- * A statement for several writes was refused and PostgreSQL does not say for which of them. The
- * transaction is to be run again with a statement each.
- */
+/** A statement for several writes failed; the transaction must rerun with one statement each. */
 class GroupRefused extends Error {}
 
-/** A piece did not go on, since another one has failed. */
+/** A piece was stopped because another one failed. */
 class Abandoned extends Error {}
 
-/** Pieces are started in portions, so that other requests get their turn. */
+/** Pieces start in portions, so that other requests get their turn. */
 const PORTION = 32
-/** Larger statements are worth a plan of their own: the one for all sizes expects few rows. */
+/** Larger statements need their own plan: the generic one expects few rows. */
 const NAMED_ROWS = 20
 
 interface Waiting<Call, Answer> {
@@ -227,7 +216,7 @@ interface Waiting<Call, Answer> {
   reject(error: unknown): void
 }
 
-/** `alone` sends a statement a write, so that each failure finds its owner. */
+/** `alone`: one statement per write, so that each failure finds its owner. */
 class StatementGroup implements Group {
   readonly #connection: Connection
   readonly #alone: boolean
@@ -288,7 +277,7 @@ class StatementGroup implements Group {
   #sendWhenAllWait(): void {
     const waiting = this.#reads.length + this.#deletions.length + this.#writes.length
     if (waiting === 0 || waiting < this.#live) return
-    // Failures reach the pieces through `reject`; the functions themselves do not throw.
+    // Never rejects: failures reach the pieces through `reject`.
     if (this.#reads.length > 0) void this.#sendReads(this.#reads.splice(0))
     else void this.#sendWrites(this.#deletions.splice(0), this.#writes.splice(0))
   }
@@ -305,8 +294,7 @@ class StatementGroup implements Group {
       for (const { reject } of [...removed, ...written]) reject(new Abandoned())
       return
     }
-    // In the order of FHIR, and the rows of a kind in one order for all transactions.
-    // https://hl7.org/fhir/R4/http.html#trules
+    // FHIR's order of verbs, and one row order for all transactions: https://hl7.org/fhir/R4/http.html#trules
     const inserts = written.filter(({ call }) => call.kind === 'insert')
     const { givers = [], others = [] } = Object.groupBy(inserts, ({ call }) =>
       setsPatientAccounts(call) ? 'givers' : 'others',
@@ -364,12 +352,11 @@ class StatementGroup implements Group {
   ): Promise<void> {
     try {
       const answers = await send(list.map(({ call }) => call))
-      // Each place of the answers belongs to the call in that place.
       list.forEach(({ resolve }, i) => {
         resolve(answers[i] as Answer)
       })
     } catch (error) {
-      // A statement sent behind one that failed is rejected with the reason of that one.
+      // Statements behind a failed one are rejected with its error.
       const isEcho = error === this.#failure
       this.#hasFailed = true
       this.#failure ??= error

@@ -1,6 +1,6 @@
 /**
- * Pending deliveries: a row from the match of a change until its receiver has it. Workers take rows
- * under a lease, so that another worker takes up those of one that is lost.
+ * Pending deliveries: a row from the match of a change until its delivery. Workers lease rows, so that those of a
+ * crashed worker are taken over.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { REGISTRY_TYPES } from '../access/policy.ts'
@@ -21,14 +21,12 @@ export interface NewDelivery {
   readonly target: string
 }
 
-/** Taken for an attempt. */
 export interface Delivery {
   /** The same for all attempts. */
   readonly id: string
   readonly project: number
-  /** Row id. */
   readonly subscription: string
-  /** The version of the Subscription that is in force; undefined when it waits for nothing any more. */
+  /** Version of the Subscription in force; undefined when it is no longer active. */
   readonly terms: number | undefined
   readonly type: number
   readonly resource: string
@@ -36,18 +34,18 @@ export interface Delivery {
   readonly change: Change
   readonly cause: Partial<Cause>
   readonly target: string
-  /** This one included, from 1. */
+  /** 1-based, this one included. */
   readonly attempt: number
-  /** How often it failed by a fault of our own. */
+  /** Failures inside the service. */
   readonly faults: number
-  /** The token of its lease. */
+  /** Lease token. */
   readonly token: number
   readonly added: Date
-  /** The version to send, for a deletion the last one; undefined when it is gone. */
+  /** The version to send (the last one for a deletion); undefined when expunged. */
   readonly version: VersionRow | undefined
 }
 
-/** How many more a worker can take. */
+/** Free capacity of a worker. */
 export interface WorkerCapacity {
   readonly hooks: number
   readonly bots: number
@@ -100,7 +98,7 @@ interface Repeat {
   readonly fault: boolean
 }
 
-/** Another attempt after `delayMs`. `fault`: this one is not counted against the Subscription. False when the lease was lost. */
+/** Retries after `delayMs`. `fault`: not counted against the Subscription. False when the lease was lost. */
 export async function retryDelivery(
   connection: Connection,
   delivery: Pick<Delivery, 'id' | 'token'>,
@@ -114,7 +112,7 @@ export async function retryDelivery(
   })
 }
 
-/** The delivery was not begun: it waits as before. False when the lease was lost. */
+/** Releases a delivery that was not begun. False when the lease was lost. */
 export async function releaseDelivery(
   connection: Connection,
   delivery: Pick<Delivery, 'id' | 'token'>,
@@ -131,9 +129,9 @@ export async function releaseDelivery(
 /** Counts of pending deliveries. */
 interface Backlog {
   readonly waiting: number
-  /** Age of the oldest that nobody has tried to deliver yet; 0 without one. */
+  /** Age of the oldest unattempted delivery; 0 without one. */
   readonly oldestSeconds: number
-  /** Subscriptions whose deliveries pause. */
+  /** Subscriptions with paused deliveries. */
   readonly paused: number
 }
 
@@ -153,14 +151,13 @@ export async function readDeliveryBacklog(connection: Connection): Promise<Backl
 }
 
 /*
- * Workers take pending deliveries by turns of Projects. The first attempt for a version waits for that of
- * every earlier version of its resource. Deliveries behind a receiver that is busy, or that pauses, are not
- * looked at: however many they are, they do not slow down the others.
+ * Workers take pending deliveries in turns by Project. The first attempt for a version waits for those of earlier
+ * versions of its resource. Deliveries to busy or paused receivers are skipped at no cost, however many they are.
  */
 
 const PER_PROJECT = 20
 const PER_TARGET = 10
-/** Takes of all workers come one after the other: what is under way is counted before more is taken. */
+/** Serializes takes of all workers, so that work in progress is counted before more is taken. */
 const LOCK = 6_221_483_007_210_018n
 
 export const TAKE_LOCKS = [LOCK]
@@ -195,7 +192,7 @@ interface TakenRow extends OwnColumns {
   readonly meta_ext: string
 }
 
-/** $1: room for deliveries to bots, $2: for those to addresses, $3: types of the registry. */
+/** $1: room for bot deliveries, $2: for external ones, $3: types of the registry. */
 const takeSql = (columns: string, versions: string) => `with recursive
       pending as (
         (select project, target, subscription from delivery where state <> 'failed'
@@ -253,7 +250,7 @@ const VERSIONS = `
       left join version v on v.project = d.filed and v.type = d.type and v.id = d.resource
         and v.ver = d.ver - (d.op = 'd')::int`
 
-/** Takes deliveries that are due, in a transaction that holds `TAKE_LOCKS`. One statement. */
+/** Leases due deliveries in a transaction that holds `TAKE_LOCKS`. One statement. */
 export async function leaseDeliveries(
   connection: Connection,
   room: WorkerCapacity,

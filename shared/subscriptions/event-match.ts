@@ -1,7 +1,6 @@
 /**
- * Decides whether a Subscription waits for a change. Its criteria are matched as those of a policy, by the keys
- * and ranges that the row of the resource holds, so a search and a Subscription never disagree. Its expression is
- * evaluated on what its author, or the holder of its web socket, sees of the resource.
+ * Matches Subscriptions with changes. Criteria use the stored index keys and ranges, as policies do, so that searches
+ * and Subscriptions agree. Expressions see the resource with the access of the author or the web socket's holder.
  */
 
 import { decideContents, filterByCriteria, hiddenBy } from '../access/decisions/decide.ts'
@@ -23,14 +22,13 @@ import { indexRows, metaAccounts } from '../store/rows/index-rows.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Watcher } from '../store/rows/subscribers.ts'
 
-/** The parts of a change that are matched, be it made or not. */
+/** The matched parts of a change, stored or not. */
 type MatchedChange = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
 
-/** A change, read once for all that wait for it. */
 export interface Candidate {
   readonly event: MatchedChange
   readonly own: OwnParameters | undefined
-  /** The resource with its platform meta. */
+  /** Includes platform meta. */
   readonly resource: () => Resource
   readonly held: () => IndexedRow
 }
@@ -55,7 +53,7 @@ export function toCandidate(
   }
 }
 
-/** True when a change fits type, interaction, accounts and criteria. Errors: what PostgreSQL could not answer. */
+/** True when a change matches type, interaction, accounts and criteria. Errors: those of PostgreSQL. */
 export async function matchesCriteria(
   store: StoreContext,
   { event, own, resource, held }: Candidate,
@@ -87,7 +85,7 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-/** A change by the rows of its versions; `previous` is that of an update. */
+/** A change as version rows; `previous` for an update only. */
 interface ChangedRows {
   readonly change: Change
   readonly row: VersionRow
@@ -96,8 +94,7 @@ interface ChangedRows {
 
 /**
  * True when the viewer sees the resource, the criteria read nothing hidden from the viewer, and the expression holds
- * for the version as shown to the viewer. So neither firing nor silence reveals anything else. Errors: an invalid
- * expression.
+ * for the version as shown. So neither firing nor silence leaks anything. Errors: an invalid expression.
  */
 export async function matchesForViewer(
   store: StoreContext,

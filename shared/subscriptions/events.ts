@@ -35,26 +35,22 @@ import { deleteOutboxEvents, filedIn, lockOutboxEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 
 export interface MatchOptions {
-  /** Finds the author of a Subscription, whose view of a resource decides; undefined without an active membership. */
+  /** Returns the author, whose access decides; undefined without an active membership. */
   author(subscription: Resource, project: number): Promise<Principal | undefined>
-  /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
+  /** Reads unstored Subscriptions by row id, without ended ones. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
-  /**
-   * Notifies those of `sockets`, before the changes are forgotten: a worker that ends in between leaves them
-   * for another, so that a notification may go out twice and is never lost.
-   */
+  /** Notifies `sockets` before the changes are removed: a crash in between repeats a notification rather than losing it. */
   publish(notifications: readonly Notification[]): Promise<void>
-  /** Called with a Subscription that cannot be matched. */
+  /** Called for a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
-  /** Called with the match of a change that is sent again verbosely. */
+  /** Called with the match of a change resent with `verbose`. */
   compared(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
 export interface MatchResult {
-  /** Changes that were looked at. */
   readonly events: readonly ChangeEvent[]
   readonly deliveries: readonly NewDelivery[]
-  /** For Subscriptions that are not stored. */
+  /** For unstored Subscriptions. */
   readonly notifications: readonly Notification[]
   readonly hasMore: boolean
 }
@@ -62,22 +58,22 @@ export interface MatchResult {
 export interface Notification {
   /** Id of the Subscription. */
   readonly subscription: string
-  /** Undefined: nobody knows whether it waits for a change, because Redis has lost it. */
+  /** Undefined after a loss of Redis: changes may have been missed. */
   readonly event: ChangeEvent | undefined
 }
 
-/** The change that a Subscription waits for. */
+/** A change matched by a Subscription. */
 interface AwaitedChange {
   readonly terms: SubscriptionTerms
   readonly change: Change
 }
 
-/** Which version a delivery is about. */
+/** The version of a delivery. */
 export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
 
 const NOTHING: MatchResult = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-/** Matches the next changes of the outbox; with none waiting nothing happens. One transaction. */
+/** Matches the next changes of the outbox. One transaction; does nothing when empty. */
 export function matchEvents(
   store: StoreContext,
   count: number,
@@ -96,14 +92,14 @@ export function matchEvents(
   }, [])
 }
 
-/** Settles what was received, and takes what is due, as far as there is room. One transaction. */
+/** Settles receipts and leases due deliveries within the room. One transaction. */
 export function leaseDue(
   store: StoreContext,
   room: WorkerCapacity,
   received: readonly Receipt[],
 ): Promise<readonly Delivery[]> {
   return store.transact(async ({ connection }) => {
-    // They share a round trip.
+    // Shares a round trip.
     const [, taken] = await Promise.all([
       deliveriesReceived(connection, received),
       room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
@@ -112,7 +108,7 @@ export function leaseDue(
   }, TAKE_LOCKS)
 }
 
-/** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
+/** Returns the version of a delivery, the last one for a deletion; undefined when expunged. */
 export function deliveredVersion(
   store: StoreContext,
   delivery: VersionPlace,
@@ -121,7 +117,7 @@ export function deliveredVersion(
   return readVersion(store, filedIn(delivery), delivery, ver)
 }
 
-/** The Subscription as it is now; undefined when it waits for nothing any more. */
+/** Returns the current Subscription; undefined when no longer active. */
 export async function currentSubscription(
   { connection, watchers }: StoreContext,
   { project, subscription: id, terms: ver }: Delivery,
@@ -166,7 +162,7 @@ async function matchTaken(
           watcher !== undefined &&
           !watcher.terms.isPreCommit &&
           (await matchesCriteria(inner, candidate, watcher)) &&
-          // The holder of a socket sees for itself when it is notified.
+          // The holder of a socket is checked at notification.
           (!watch.isStored || (await isSeenToFit(inner, event, watcher, options)))
         if (verbose) options.compared(watch.id, event, isMatch)
         if (!isMatch) continue
@@ -175,7 +171,7 @@ async function matchTaken(
           deliveries.push({ event, subscription: watch.id, target: deliveryTarget(watcher) })
         }
       } catch (error) {
-        // A failure of PostgreSQL has ended the transaction; any other concerns one Subscription.
+        // A PostgreSQL failure has ended the transaction; other failures affect one Subscription.
         if (!(error instanceof HttpError) || error.status >= 500) throw error
         options.skipped(watch.id, error)
       }
@@ -184,7 +180,7 @@ async function matchTaken(
   return { deliveries, notifications }
 }
 
-/** Without an author nothing is sent, which the delivery reports. */
+/** Without an author nothing is sent; the delivery reports that. */
 async function isSeenToFit(
   inner: StoreContext,
   { change, subject, previous }: ChangeEvent,
@@ -209,8 +205,8 @@ async function watcherAt(
 }
 
 /**
- * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
- * where it does not see that the change is one that was `waited` for.
+ * Returns a version as visible to the Principal; undefined when hidden, or when the Principal cannot see that the
+ * change is one `waited` for.
  */
 export async function visibleVersion(
   store: StoreContext,
@@ -236,13 +232,13 @@ export async function visibleVersion(
   })
 }
 
-/** The name that deliveries are counted by: a host or a bot. */
+/** Returns the host or bot by which deliveries are counted. */
 function deliveryTarget({ terms: { hook } }: Watcher): string {
   if (hook === undefined) return ''
   return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`
 }
 
-/** The newest one, or the one with a number. */
+/** Reads the latest version, or the one with a number. */
 async function readVersion(
   { connection }: StoreContext,
   project: number,
@@ -259,9 +255,7 @@ async function readVersion(
   return row
 }
 
-// The body of a notification: a version as its receiver may see it.
-
-/** JSON text with its platform meta and signed addresses; undefined when the Principal may not see it. */
+/** Returns JSON text with platform meta and signed URLs; undefined when hidden from the Principal: see `visibleVersion`. */
 export async function eventBody(
   services: Services,
   principal: Principal,

@@ -1,8 +1,7 @@
 /**
- * The outbox: changes that somebody waits for, from the statement that made them until they are
- * matched. Many workers take from it at once. A change is taken only when no earlier one of the same
- * resource is in the hands of another worker, so deliveries are made in the order of the versions.
- * Projects take turns: a backlog of one does not hold up the changes of others.
+ * The outbox: relevant changes from the writing statement until matched. Workers take from it concurrently, but a
+ * change only when no earlier one of its resource is taken, which keeps deliveries in version order. Projects take
+ * turns, so that one backlog does not block others.
  */
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
@@ -14,7 +13,7 @@ import { contentId, type VersionRow } from '../store/rows/rows.ts'
 
 interface OutboxBatch {
   readonly events: readonly ChangeEvent[]
-  /** All taken rows, also those of expunged resources, which have no receivers. */
+  /** All taken rows, including those of expunged resources. */
   readonly taken: readonly OutboxKey[]
   /** More may be waiting. */
   readonly hasMore: boolean
@@ -31,7 +30,7 @@ interface OutboxRow extends OutboxKey {
   readonly ver: number
 }
 
-/** The number of changes of one Project in a turn. */
+/** Changes per Project and turn. */
 const PER_PROJECT = 50
 
 /** Takes up to `count` changes, locked until the transaction of `connection` ends. Two statements. */
@@ -83,7 +82,7 @@ interface Resend {
   readonly cause: StoredCause
 }
 
-/** Adds a change for the newest version of a resource; false when it has changed meanwhile. */
+/** Adds a change for the latest version of a resource; false if it has changed meanwhile. */
 export async function addResend(
   connection: Connection,
   { project, type, id, ver }: VersionRow,
@@ -121,7 +120,7 @@ interface ChangeRow {
   readonly before_meta_ext: string
 }
 
-/** In the order of their changes; without those that an earlier change of their resource must come before. */
+/** Returns changes in order, without those preceded by an untaken change of their resource. */
 async function readChanges(
   connection: Connection,
   rows: readonly OutboxRow[],
@@ -153,14 +152,14 @@ async function readChanges(
   })
 }
 
-/** Where the versions of a resource are, which is of `project`. */
+/** Returns the project number under which a resource's versions are stored. */
 export function filedIn({ project, type }: Pick<OutboxRow, 'project' | 'type'>): number {
   return REGISTRY_TYPES.has(typeName(type)) ? SYSTEM_PROJECT_NUMBER : project
 }
 
 const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
 
-/** Undefined when its versions are gone. */
+/** Returns undefined when the versions are expunged. */
 function toEvent(row: ChangeRow): ChangeEvent | undefined {
   const { home, seq, op, origin, project, type, id, ver, lu, content } = row
   if (lu === null) return undefined
@@ -196,7 +195,7 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
     type: typeName(type),
     id: contentId(subject.content ?? ''),
     ver,
-    // A version that is sent again goes to current Subscriptions.
+    // A resend goes to current Subscriptions.
     at: cause.resend === undefined ? lu : new Date(),
     subject,
     previous: op === 'c' ? undefined : before,
@@ -205,7 +204,7 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
   }
 }
 
-/** An array of values that need no quotes. */
+/** Encodes an array of values without quotes. */
 function list(values: readonly (number | string)[]): string {
   return `{${values.join(',')}}`
 }

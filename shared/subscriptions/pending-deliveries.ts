@@ -1,4 +1,4 @@
-/** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
+/** Delivery operations: `$status`, `$resend` and `$redeliver`. */
 import { randomUUID } from 'node:crypto'
 import { readDecided } from '../access/decisions/decide.ts'
 import type { Principal } from '../access/principal.ts'
@@ -25,9 +25,9 @@ interface ResendOptions {
   readonly type: string
   readonly id: string
   readonly interaction: Change
-  /** Id of the only Subscription to notify. */
+  /** Restricts the resend to this Subscription. */
   readonly subscription: string | undefined
-  /** Workers log what each Subscription makes of it. */
+  /** Workers log each Subscription's match. */
   readonly verbose: boolean
 }
 
@@ -66,7 +66,7 @@ export async function resendNewest(
   store.announce()
 }
 
-/** Makes failed deliveries of a time due again; returns how many. Errors: 403, 404. */
+/** Makes failed deliveries of a period due again; returns their count. Errors: 403, 404. */
 async function redeliverSince(
   store: StoreContext,
   principal: Principal,
@@ -141,7 +141,7 @@ export const subscriptionStatus: Operation = {
   },
 }
 
-// `$resend`: Subscriptions get the newest version of a resource again.
+// `$resend`: sends the latest version of a resource to Subscriptions again
 
 const CHANGES: readonly Change[] = ['create', 'update', 'delete']
 
@@ -179,10 +179,9 @@ function subscriptionId(value: unknown): string {
   throw badRequest('subscription must be Subscription/<id>', 'subscription')
 }
 
-// `$redeliver`: deliveries of a Subscription that have failed are tried again.
+// `$redeliver`: retries failed deliveries
 
 const WEEK_MS = 7 * 24 * 3_600_000
-// https://hl7.org/fhir/R4/datatypes.html#instant and #date
 const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/
 
 export const redeliver: Operation = {

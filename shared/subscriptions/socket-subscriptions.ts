@@ -1,4 +1,4 @@
-/** Subscriptions of web sockets as resources: created, read by id, deleted and never stored; and the tokens that bind sockets to them. */
+/** Web socket Subscriptions as unstored resources (create, read by id, delete), and their binding tokens. */
 import type { Principal } from '../access/principal.ts'
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { toActing } from '../bots/bot.ts'
@@ -32,20 +32,18 @@ import {
   visibleSubscription,
 } from './store-socket-subscriptions.ts'
 
-/** One as it is held, with the row that it would be. */
 export interface SocketSubscription extends StoredSocketSubscription {
   readonly row: VersionRow
 }
 
-/** A notification to a socket: which version of what. */
+/** The version for a notification. */
 export interface SocketNotification extends VersionPlace {
-  /** Instant of the change. */
   readonly at: string
 }
 
 /**
- * For the sockets of the Subscription that the address names. `gap`: changes may have been missed; its sockets are closed,
- * so that clients bind again. `end`: there is no such Subscription any more.
+ * For the sockets of the addressed Subscription. `gap`: changes may have been missed; sockets are closed, so that
+ * clients bind again. `end`: the Subscription is gone.
  */
 export const SOCKET_MESSAGES = messageKind<SocketNotification | 'gap' | 'end'>('socket')
 
@@ -55,7 +53,7 @@ export function isOfSocket({ resourceType, channel }: Resource): boolean {
   return resourceType === SUBSCRIPTION && isObject(channel) && channel.type === 'websocket'
 }
 
-/** A super admin may name another Project in `meta.project`. Errors: 400, 403, 422 for one too many. */
+/** A super admin may name another Project in `meta.project`. Errors: 400, 403, 422 above the limit. */
 export async function createSocketSubscription(
   { repository, redis, principals }: Services,
   principal: Principal,
@@ -83,7 +81,7 @@ export async function createSocketSubscription(
   return { ...toVersion(row), outcome: 'created' }
 }
 
-/** Undefined when there is none, or none visible. */
+/** Returns undefined when absent or not visible. */
 export async function readSocketSubscription(
   services: Services,
   principal: Principal,
@@ -96,7 +94,7 @@ export async function readSocketSubscription(
   )
 }
 
-/** It is deleted and another one made. Undefined as above. Errors: 405. */
+/** Clients delete and create instead of updating. Undefined when absent or not visible. Errors: 405. */
 export async function rejectSocketChange(
   services: Services,
   principal: Principal,
@@ -106,7 +104,7 @@ export async function rejectSocketChange(
   if (found !== undefined) throw methodNotAllowed('GET, DELETE')
 }
 
-/** Undefined as above. Errors: 403. */
+/** Undefined when absent or not visible. Errors: 403. */
 export async function deleteSocketSubscription(
   services: Services,
   principal: Principal,
@@ -122,7 +120,7 @@ export async function deleteSocketSubscription(
   return { ...seen, ver: seen.ver + 1, content: undefined, membership: undefined }
 }
 
-/** `stored` finds what is stored; for a Subscription that is not `held` is asked. */
+/** `stored` reads stored ones; `held` those in Redis. */
 export function storedOrHeld<T extends Version>(
   type: string,
   stored: () => Promise<T>,
@@ -145,7 +143,7 @@ async function storedOr<T extends Version>(
   }
 }
 
-/** Whoever asks; see `visibleSubscription`. */
+/** Ignores the caller's access; see `visibleSubscription`. */
 export async function findSocketSubscription(
   { redis }: Pick<Services, 'redis'>,
   id: string,
@@ -154,7 +152,7 @@ export async function findSocketSubscription(
   return text === undefined ? undefined : parseHeld(id, text)
 }
 
-/** Ends them, wherever they are bound. */
+/** Ends them in all processes. */
 export async function forgetSocketSubscriptions(
   { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
   subscriptions: readonly StoredSocketSubscription[],
@@ -167,7 +165,7 @@ export async function forgetSocketSubscriptions(
   ]).catch(away)
 }
 
-/** Reads the Subscriptions to match, by id; for the worker. */
+/** Reads the Subscriptions to match by id, for the worker. */
 export async function socketSubscriptions(
   { redis }: Pick<Services, 'redis'>,
   ids: readonly string[],
@@ -182,7 +180,7 @@ export async function socketSubscriptions(
   )
 }
 
-/** Notifies the processes with bound sockets; ended bindings get nothing. */
+/** Notifies processes with bound sockets; ended bindings get nothing. */
 export async function publishNotifications(
   { bus }: Pick<Services, 'bus'>,
   notifications: readonly Notification[],
@@ -223,7 +221,7 @@ export const wsBindingToken: Operation = {
   on: [{ type: 'Subscription', level: 'instance' }],
   methods: ['GET', 'POST'],
   async run({ services, principal, request, id = '' }) {
-    // A run has no socket, and its token would outlive it.
+    // A run has no socket, and the token would outlive it.
     if (botCallDepth(request) > 0) throw badRequest('A bot cannot bind a web socket')
     const { isSuperAdmin, project } = principal
     if (!isSuperAdmin && !project.features.includes(FEATURE)) throw badRequest(FEATURE_OFF)
@@ -252,7 +250,7 @@ export const wsBindingToken: Operation = {
   },
 }
 
-/** Errors: 400 for what is not there, not visible, or of another channel. */
+/** Errors: 400 for a Subscription that is absent, not visible, or of another channel. */
 async function requireSubscription(
   services: Services,
   principal: Principal,
@@ -270,7 +268,7 @@ async function requireSubscription(
   throw badRequest(`Error reading subscription: ${reason}`)
 }
 
-/** Makes a Login for credentials that come with each request: the token needs one that can be revoked. */
+/** Creates a revocable Login for credentials sent with each request. */
 async function newLogin(services: Services, principal: Principal): Promise<string> {
   const session = await actingSession(services.principals, toActing(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
@@ -279,7 +277,6 @@ async function newLogin(services: Services, principal: Principal): Promise<strin
 
 export const SOCKET_PATH = 'ws/subscriptions-r4'
 
-/** Where web sockets connect to. */
 export function webSocketUrl(baseUrl: string): string {
   return baseUrl.replace(/^http/, 'ws') + SOCKET_PATH
 }

@@ -1,6 +1,6 @@
 /**
- * How the deliveries of Subscriptions go. Events that fail one after the other open a circuit: what is
- * queued waits, and after the pause the next event closes it or makes the next pause twice as long.
+ * Delivery state of Subscriptions. Consecutive failures open a circuit: deliveries wait, and after the pause the next
+ * event closes it or doubles the pause.
  */
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -9,24 +9,24 @@ import type { Connection } from '../postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import { DELIVERIES, type Delivery, deliveryLease } from './deliveries.ts'
 
-/** Failed events in a row that open the circuit. */
+/** Consecutive failures that open the circuit. */
 const MOST_FAILURES = 20
 const FIRST_PAUSE_S = 60
 const LONGEST_PAUSE_S = 900
 const FAILING_HOURS = 72
 const ORPHAN_HOURS = 24
-/** Failed deliveries can be sent again so long. */
+/** How long failed deliveries can be resent. */
 export const KEPT = '7 days'
 const AT_ONCE = 100
 
 type LeasedDelivery = Pick<Delivery, 'id' | 'token'>
 
 export interface Receipt extends LeasedDelivery {
-  /** A common AuditEvent will report it. */
+  /** A summary AuditEvent will report it. */
   readonly unreported: boolean
 }
 
-/** Ends deliveries that are received, but for those whose lease was lost. One statement. */
+/** Ends received deliveries, except those with a lost lease. One statement. */
 export async function deliveriesReceived(
   connection: Connection,
   receipts: readonly Receipt[],
@@ -34,7 +34,7 @@ export async function deliveriesReceived(
   if (receipts.length === 0) return
   await connection.query({
     name: 'delivery-received',
-    // In one order, so that workers do not wait for each other in a ring.
+    // Ordered to avoid deadlocks.
     text: `with d as (
         delete from delivery using unnest($1::uuid[], $2::int[], $3::bool[]) as x(id, token, untold)
         where delivery.id = x.id and delivery.takes = x.token returning delivery.project, delivery.subscription, x.untold)
@@ -54,7 +54,7 @@ export async function deliveriesReceived(
   })
 }
 
-/** No more attempts; it can be sent again for a week. True when all has failed for three days. */
+/** Ends the attempts; a resend is possible for a week. True when all deliveries have failed for three days. */
 export async function deliveryFailed(
   connection: Connection,
   delivery: LeasedDelivery,
@@ -81,11 +81,11 @@ export async function deliveryFailed(
   return row?.isDead ?? false
 }
 
-/** Deliveries under way when the circuit opens do not make the pause longer. */
+/** Deliveries already under way do not extend the pause. */
 const OPENS = `s.failures + 1 >= ${MOST_FAILURES}
   and (s.paused_until is null or s.paused_until < clock_timestamp())`
 
-/** Its author is no active member. True when this has been so for a day. */
+/** Records that the author has no active membership. True after a day. */
 export async function deliveryOrphaned(
   connection: Connection,
   delivery: LeasedDelivery,
@@ -111,7 +111,7 @@ export interface SubscriptionState {
   readonly waiting: number
 }
 
-/** Reads the state of a Subscription by its row id; undefined when nothing was ever delivered. */
+/** Reads the state by row id; undefined before the first delivery. */
 export async function readSubscriptionState(
   connection: Connection,
   project: number,
@@ -131,12 +131,11 @@ export async function readSubscriptionState(
 
 interface SubscriptionSummary extends SubscriptionState {
   readonly id: string
-  /** Failed events in a row. */
   readonly failures: number
   readonly failingSince: Date | null
 }
 
-/** The live Subscriptions of a Project of which anything was ever delivered, or failed, those in trouble first. */
+/** Lists live Subscriptions of a Project with any delivery, failing ones first. */
 export async function listSubscriptionStates(
   connection: Connection,
   project: number,
@@ -157,7 +156,7 @@ export async function listSubscriptionStates(
 }
 
 const MOST_SHOWN = 1000
-/** A stored version begins so; the row of a deletion says nothing. */
+/** Every stored version begins like this; a deletion row has no content. */
 const FHIR_ID = `substring(v.content from '^\\{"resourceType":"\\w+","id":"([A-Za-z0-9.-]{1,64})"')`
 
 export interface PendingDelivery {
@@ -168,7 +167,7 @@ export interface PendingDelivery {
   readonly op: 'c' | 'u' | 'd'
   readonly target: string
   readonly state: 'waiting' | 'active' | 'failed'
-  /** Refusals of the receiver. */
+  /** Attempts rejected by the receiver. */
   readonly attempts: number
   readonly added: Date
   readonly due: Date
@@ -176,7 +175,7 @@ export interface PendingDelivery {
   readonly error: string | null
 }
 
-/** Deliveries of a Subscription, by its row id, that wait or have failed: the newest first. */
+/** Lists waiting and failed deliveries by row id, newest first. */
 export async function listPendingDeliveries(
   connection: Connection,
   project: number,
@@ -203,7 +202,7 @@ interface Redelivery {
   readonly until: Date
 }
 
-/** Failed deliveries are due again, with all their attempts; answers how many. */
+/** Makes failed deliveries due again with all attempts; returns their count. */
 export async function redeliver(
   connection: Connection,
   { project, id, since, until }: Redelivery,
@@ -219,7 +218,7 @@ export async function redeliver(
   return rows.length
 }
 
-/** Subscriptions whose `end` is over, as they are stored. */
+/** Returns expired Subscriptions. */
 export async function endedSubscriptions(connection: Connection): Promise<readonly VersionRow[]> {
   return connection.query<VersionRow>({
     name: 'subscriptions-ended',
@@ -231,7 +230,7 @@ export async function endedSubscriptions(connection: Connection): Promise<readon
   })
 }
 
-/** Failed deliveries that are too old to be sent again. */
+/** Removes failed deliveries too old to resend. */
 export async function removeOldDeliveries(connection: Connection): Promise<void> {
   await connection.query({
     name: 'delivery-old',
@@ -241,9 +240,9 @@ export async function removeOldDeliveries(connection: Connection): Promise<void>
   })
 }
 
-// Successes of Subscriptions that no AuditEvent reports yet, counted in `subscription_state`.
+// Unreported successes, counted in `subscription_state`
 
-/** Its Project and its row id. */
+/** Project and row id. */
 interface UnreportedPlace {
   readonly project: number
   readonly subscription: string
@@ -252,15 +251,15 @@ interface UnreportedPlace {
 export interface Unreported {
   readonly count: number
   readonly since: Date
-  /** The last content of the Subscription, deleted or not; undefined when it is expunged. */
+  /** Latest content, deleted or not; undefined when expunged. */
   readonly version: VersionRow | undefined
 }
 
 const REPORTED_AT_ONCE = 100
-/** They wait so long for more. */
+/** How long successes are collected. */
 const SUMMED_UP = '1 minute'
 
-/** Lists Subscriptions whose first unreported success has waited a minute. */
+/** Lists Subscriptions whose first unreported success is a minute old. */
 export async function unreportedSubscriptions(
   connection: Connection,
 ): Promise<readonly UnreportedPlace[]> {
@@ -272,7 +271,10 @@ export async function unreportedSubscriptions(
   })
 }
 
-/** Takes them in the transaction of `connection`, which reports them; undefined when another worker did. Two statements. */
+/**
+ * Claims them in the transaction of `connection`, which reports them; undefined when another worker did. Two
+ * statements.
+ */
 export async function claimUnreported(
   connection: Connection,
   { project, subscription }: UnreportedPlace,

@@ -1,7 +1,6 @@
 /**
- * Subscriptions of web sockets are held in Redis: here they are made as they would be
- * stored, and ruled on. What the store keeps of one is a row that says who waits for what, while a socket
- * is bound.
+ * Web socket Subscriptions, held in Redis, are built and authorized here like stored ones. The store keeps only a row
+ * while a socket is bound.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { decideContents, hiddenBy, needsSql } from '../access/decisions/decide.ts'
@@ -27,15 +26,13 @@ import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, writtenRow } from '../store/write/prepare.ts'
 import { requireVisibleCriteria } from './write-rule.ts'
 
-/** A Subscription of a socket and its terms. */
 export interface SocketWatch {
   readonly project: number
   readonly id: string
-  /** Type of the resources. */
   readonly watched: string
 }
 
-/** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */
+/** Returns the version as visible to a Principal with all `interactions` on it, otherwise undefined. */
 export async function visibleSubscription(
   store: StoreContext,
   principal: Principal,
@@ -99,7 +96,7 @@ export async function compose(
   return writtenRow(prepared, new Date())
 }
 
-/** Changes that begin after this are matched for so long. One statement. */
+/** Matches changes from now on for `forMs`. One statement. */
 export async function watch(
   connection: Connection,
   watches: readonly SocketWatch[],
@@ -122,7 +119,7 @@ export async function watch(
   })
 }
 
-/** Rows of sockets whose process is gone. */
+/** Removes rows of sockets whose process is gone. */
 export async function removeOldWatches(connection: Connection): Promise<void> {
   await connection.query({
     name: 'socket-watch-old',
@@ -131,15 +128,13 @@ export async function removeOldWatches(connection: Connection): Promise<void> {
   })
 }
 
-// Subscriptions of web sockets, which web processes and workers share: each is a text in Redis that
-// expires unless a process with a bound socket renews it.
+// Web socket Subscriptions shared by web processes and workers: Redis texts that expire unless a process with a bound
+// socket renews them
 
-/** Without a binding. */
 const UNBOUND_MS = 300_000
-/** At a time. */
+/** Concurrent. */
 export const MOST_SOCKET_SUBSCRIPTIONS = { member: 500, project: 10_000 } as const
 
-/** One that is held, and what it is counted by. */
 export interface StoredSocketSubscription {
   readonly id: string
   readonly projectId: string
@@ -151,14 +146,14 @@ type Refusal = keyof typeof MOST_SOCKET_SUBSCRIPTIONS
 
 const keys = {
   text: (id: string) => `${PREFIX}:socket-subscription:${id}`,
-  /** Sorted sets of ids; the score is when they expire. */
+  /** Sorted sets of ids, scored by expiry. */
   ofMember: (id: string) => `${PREFIX}:socket-subscriptions:member:${id}`,
   ofProject: (id: string) => `${PREFIX}:socket-subscriptions:project:${id}`,
 } as const
 
 /**
- * KEYS text, sets of member and Project; ARGV id, text, ms to live, limits of the sets (0: it is
- * renewed). Answers which set is full, from 1, or 0.
+ * KEYS text, sets of member and Project; ARGV id, text, ms to live, limits of the sets (0 for a renewal). Returns the
+ * number of the full set, from 1, or 0.
  */
 const HOLD = script(`${NOW}
 local expires = now + tonumber(ARGV[3])
@@ -175,7 +170,7 @@ for i = 2, 3 do
 end
 return 0`)
 
-/** Undefined when it is held; else whose limit it would exceed. */
+/** Returns undefined on success, otherwise the exceeded limit. */
 export async function storeSocketSubscription(
   redis: Redis,
   held: StoredSocketSubscription,
@@ -185,7 +180,7 @@ export async function storeSocketSubscription(
   return full === 0 ? undefined : full === 1 ? 'member' : 'project'
 }
 
-/** Also what Redis has lost meanwhile. */
+/** Restores Subscriptions lost by Redis, too. */
 export async function renewSubscriptions(
   redis: Redis,
   held: readonly StoredSocketSubscription[],
@@ -204,7 +199,7 @@ async function hold(
   return Number(await runScript(redis, HOLD, names, [id, text, forMs, ...limits]))
 }
 
-/** In the order asked; undefined for those that are gone. */
+/** In the order requested; undefined for missing ones. */
 export async function heldTexts(
   redis: Redis,
   ids: readonly string[],

@@ -1,4 +1,4 @@
-/** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
+/** Write rule of Subscriptions, and the write part that records the type they watch. */
 
 import { readDecided } from '../access/decisions/decide.ts'
 import { visibleRows } from '../access/decisions/grant-predicates.ts'
@@ -34,14 +34,14 @@ export function subscriptionRule(hookTargets: Outbound): WriteRule {
     checkDeletion: (store, principal, id) =>
       checkGuardedDeletion(store, principal, SUBSCRIPTION, id),
     admit: (admission) => admit(admission, hookTargets),
-    // A Subscription acts later, with the rights that its author has now.
+    // A Subscription acts later, with its author's rights at that time.
     resolveAuthor: scopedAuthor,
   }
 }
 
 /**
- * The Subscription as it is stored: what is requested becomes active. Errors: 400 for what could never
- * fire as it says, 422 for one too many.
+ * Returns the Subscription as stored: `requested` becomes active. Errors: 400 when it could never fire, 422 above the
+ * limit.
  */
 async function admit(
   { store, principal, project, before, after, own }: Admission,
@@ -68,7 +68,7 @@ interface ShownTerms {
   readonly own: OwnParameters | undefined
 }
 
-/** Errors: 400 for criteria that nothing can be matched by, 403 for those that read what is hidden from who asks. */
+/** Errors: 400 for unsupported criteria, 403 for criteria on elements hidden from the caller. */
 export function requireVisibleCriteria(
   store: StoreContext,
   principal: Principal,
@@ -80,10 +80,10 @@ export function requireVisibleCriteria(
   visibleRows(store, principal, type, { interaction: 'read', project, units: [], codes })
 }
 
-/** The type that a written Subscription waits for; null: it waits for nothing any more. */
+/** The watched type; null when no longer active. */
 interface Watch {
   readonly type: number | null
-  /** When it stops by itself. */
+  /** The `end` time. */
   readonly ends: Date | undefined
 }
 
@@ -126,7 +126,7 @@ function watchSql(watches: readonly Listed<Watch>[], bind: Bind): readonly strin
       on conflict (project, id) do update
         set watched = excluded.watched, ver = excluded.ver, since = excluded.since,
           ends = excluded.ends)`,
-    // A Subscription that is changed begins anew.
+    // A changed Subscription starts with fresh state.
     `an as (update subscription_state s set failures = 0, failing_since = null, orphan_since = null,
         pauses = 0, paused_until = null
       from unnest(${numbers}, ${types}) as x(n, watched) join w using (n)
@@ -165,7 +165,7 @@ function requireTarget(endpoint: string, rules: Outbound, path: string): void {
   }
 }
 
-/** Places for those that are active, and so many `more`. Errors: 422. */
+/** Checks the limit for the active ones and `more`. Errors: 422. */
 async function requirePlaces(connection: Connection, project: number, more = 0): Promise<void> {
   const [row] = await connection.query<{ count: number }>({
     name: 'active-subscriptions',

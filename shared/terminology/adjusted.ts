@@ -1,5 +1,5 @@
 /**
- * Terminology as an operation wants it: CodeSystems in certain versions, with what supplements add to their concepts.
+ * Terminology adjusted to an operation: CodeSystem versions and supplements.
  * https://hl7.org/fhir/R4/valueset-operation-expand.html, https://hl7.org/fhir/R4/codesystem.html#supplements
  */
 import { badRequest, unknownDefinition } from '../core/errors.ts'
@@ -18,7 +18,7 @@ export const SUPPLEMENTS: readonly ParameterDefinition[] = [
 
 const FORCED = 'force-system-version'
 
-/** `system|version`, as many as there are systems. */
+/** `system|version`, one per system. */
 export const VERSIONS: readonly ParameterDefinition[] = [
   'system-version',
   'check-system-version',
@@ -26,7 +26,7 @@ export const VERSIONS: readonly ParameterDefinition[] = [
   'default-valueset-version',
 ].map((name) => ({ name, kind: 'text', many: true }))
 
-/** A version that is given applies where none is written; one that is forced applies always. */
+/** A default version applies where none is given; a forced one always applies. */
 export function withRequestedVersions(terminology: Terminology, inputs: Inputs): Terminology {
   const [given, checked, forced, sets] = VERSIONS.map(({ name }) => readVersions(inputs, name))
   const named = (canonical: string, version: string | undefined) =>
@@ -51,7 +51,7 @@ export function withRequestedVersions(terminology: Terminology, inputs: Inputs):
   }
 }
 
-/** The ValueSet with the versions of systems that the call forces upon it. */
+/** Applies the forced system versions of the call to the ValueSet. */
 export function withForcedVersions(valueSet: ValueSet, inputs: Inputs): ValueSet {
   const forced = readVersions(inputs, FORCED)
   const { compose } = valueSet
@@ -66,7 +66,7 @@ export function withForcedVersions(valueSet: ValueSet, inputs: Inputs): ValueSet
   return { ...valueSet, compose: { ...compose, include: forceAll(include), ...excluded } }
 }
 
-/** Errors: 400 for one without a version. */
+/** Errors: 400 without a version. */
 function readVersions(inputs: Inputs, name: string): ReadonlyMap<string, string> {
   return new Map(
     inputs.texts(name).map((canonical) => {
@@ -80,7 +80,7 @@ function readVersions(inputs: Inputs, name: string): ReadonlyMap<string, string>
 /** https://hl7.org/fhir/R4/extension-valueset-supplement.html */
 const SUPPLEMENT = 'http://hl7.org/fhir/StructureDefinition/valueset-supplement'
 
-/** With the supplements that the call or the ValueSet names. Errors: 400 when one is not known. */
+/** Applies the supplements named by the call or the ValueSet. Errors: 400 for an unknown one. */
 export async function withSupplements(
   terminology: Terminology,
   inputs: Inputs,
@@ -141,7 +141,7 @@ function joined(node: ConceptNode, more: ConceptNode | undefined): ConceptNode {
   }
 }
 
-/** `de` and `de-CH` name each other. */
+/** `de` and `de-CH` match each other. */
 export function isOfLanguage(language: string | undefined, wanted: string): boolean {
   if (language === undefined) return false
   return `${language}-`.startsWith(`${wanted}-`) || `${wanted}-`.startsWith(`${language}-`)
@@ -151,8 +151,8 @@ const DISPLAY_LANGUAGE = 'displayLanguage'
 const EXPANSION_PARAMETER = 'http://hl7.org/fhir/StructureDefinition/valueset-expansion-parameter'
 
 /**
- * The languages that names are wanted in, the best first: those of the parameter, else of the header Accept-Language,
- * else of the ValueSet. Errors: 400 for a parameter that names none.
+ * Returns the display languages, best first: those of the parameter, of Accept-Language, or of the ValueSet. Errors:
+ * 400 for an invalid parameter.
  */
 export function displayLanguages(
   { request }: OperationCall,
@@ -169,7 +169,7 @@ export function displayLanguages(
   throw badRequest(`Invalid ${DISPLAY_LANGUAGE}: ${asked}`, DISPLAY_LANGUAGE)
 }
 
-/** Without `*`, by which everybody's library asks for any. */
+/** Without `*`, which HTTP libraries send by default. */
 function rankedIn(header: string): readonly string[] {
   const ranked = header.split(',').flatMap((item) => {
     const [name = '', ...more] = item.split(';').map((part) => part.trim())
@@ -191,19 +191,19 @@ function valueSetLanguage(valueSet: ValueSet | undefined): string | undefined {
   return valueSet?.language
 }
 
-/** The language of displays of which nobody says it. */
+/** Assumed language of displays without one. */
 const USUAL = 'en'
 
 interface DisplayNames {
   readonly display: string | undefined
-  /** The language of the display. */
+  /** Language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
   /** Used for languages without a display or designation. */
   readonly otherNames?: readonly Designation[]
 }
 
-/** Returns the name in the best language that there is one in, otherwise the display. */
+/** Returns the name in the best available language, otherwise the display. */
 export function preferredDisplay(
   languages: readonly string[],
   { display, language = USUAL, designations, otherNames = [] }: DisplayNames,

@@ -1,5 +1,4 @@
-/** The codes of the value sets that profiles bind to, as validation asks for them. */
-
+/** Codes of bound value sets, for validation. */
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { HttpError } from '../core/errors.ts'
@@ -14,7 +13,7 @@ import { expandValueSet, filterMembers } from './terminology-expand.ts'
 interface BoundCodes {
   /** By the canonical of the value set. */
   readonly codes: ReadonlyMap<string, CodeList>
-  /** Value sets that nobody has, or whose codes nobody knows. */
+  /** Missing value sets, or ones with unknown codes. */
   readonly unknown: readonly string[]
 }
 
@@ -45,7 +44,7 @@ export async function boundCodes(
   const codes = new Map<string, CodeList>()
   const unknown: string[] = []
   if (canonicals.length === 0) return { codes, unknown }
-  // Validation is the same for every member, whatever it may read.
+  // Validation is the same for every member, regardless of read access.
   const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
   const terminology = openTerminology(services, reader)
   for (const canonical of new Set(canonicals)) {
@@ -86,7 +85,7 @@ async function codesFromListing(
   }
 }
 
-/** Undefined where the value set names a system that nobody has. */
+/** Returns undefined where the value set names an unknown system. */
 async function listFor(
   terminology: Terminology,
   valueSet: ValueSet,
@@ -101,7 +100,7 @@ async function listFor(
     for (const { code } of members) found.push({ system, code })
   }
   const list = codeList(found)
-  // A code without a system was not asked for.
+  // Codes without a system were not looked up.
   return { has: (system, code) => system === undefined || list.has(system, code) }
 }
 
@@ -113,7 +112,7 @@ function codingsIn(value: unknown): { system: string; code: string }[] {
   return [...own, ...Object.values(value).flatMap(codingsIn)]
 }
 
-/** A refusal of the terminology service, such as too many codes, is no fault of the resource. */
+/** A terminology limit, such as too many codes, is not an error of the resource. */
 async function unlessRefused<T>(work: Promise<T>): Promise<T | undefined> {
   try {
     return await work

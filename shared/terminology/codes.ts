@@ -1,4 +1,4 @@
-/** Codes as operations are given them: code and system, Coding, CodeableConcept. */
+/** Codes in operation inputs: code and system, Coding, CodeableConcept. */
 import { badRequest, type HttpError, notFound, tooCostly } from '../core/errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
@@ -24,10 +24,10 @@ export const CODE_PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'codeableConcept', kind: 'object' },
 ]
 
-/** Codings of one concept, each of which is looked for. */
+/** Limit on codings of one concept, each of which is looked up. */
 const MOST_CODINGS = 100
 
-/** The codes given, in one of the three forms. Errors: 400 for none of them, and for too many. */
+/** Returns the codes of one of the three forms. Errors: 400 for none or too many. */
 export function givenCodes(inputs: Inputs): readonly GivenCode[] {
   const coding = inputs.object('coding')
   const concept = inputs.object('codeableConcept')
@@ -59,23 +59,23 @@ export function fromCoding(coding: Readonly<Record<string, unknown>>, name: stri
   return { system: text('system'), version: text('version'), code, display: text('display') }
 }
 
-/** The resource of an instance call, with its platform meta. Errors: 403, 404, 410. */
+/** Returns the resource of an instance call, with platform meta. Errors: 403, 404, 410. */
 export async function ownResource(call: OperationCall): Promise<Resource | undefined> {
   const { services, principal, type = '', id } = call
   if (id === undefined) return undefined
   return parsedOnce(await services.repository.read(principal, type, id))
 }
 
-/** A resource that came with the call, as if it were stored. Errors: 400 for another type or shape. */
+/** Validates a resource in the call like a stored one. Errors: 400 for another type or shape. */
 export function validateSent(type: string, { meta: _, ...resource }: Resource): Resource {
   if (resource.resourceType !== type) throw badRequest(`Expected a ${type}`)
-  // Rows that were imported belong to what is stored, so neither id nor meta are looked at.
+  // Ignores id and meta, as imported rows belong to stored resources.
   const sent = withoutEmpty({ ...resource, resourceType: type })
   requireValid(sent, { strict: false })
   return sent
 }
 
-/** The CodeSystem of an instance call, or the one of the url. Errors: 400, 404. */
+/** Returns the CodeSystem of an instance call or of the url. Errors: 400, 404. */
 export async function requireCodeSource(
   call: OperationCall,
   terminology: Terminology,
@@ -91,12 +91,12 @@ export async function requireCodeSource(
   return source
 }
 
-/** 404 for a definition that the caller has named. */
+/** Returns 404 for a definition named by the caller. */
 export function definitionNotFound(kind: string, name: string): HttpError {
   return notFound(`${kind} ${name.slice(0, 200)} is not known`)
 }
 
-/** An operation on terminology: at both levels of its type, by GET and POST, with named inputs. */
+/** A terminology operation: at type and instance level, by GET and POST, with named inputs. */
 interface TerminologyCall {
   readonly call: OperationCall
   readonly inputs: Inputs

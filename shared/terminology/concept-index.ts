@@ -1,4 +1,4 @@
-/** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
+/** Concepts of a CodeSystem by code, with their hierarchy. Indexing a large one yields to the event loop. */
 import { nextTurn } from '../core/yielding.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology.ts'
@@ -51,7 +51,7 @@ const lower = (code: string) => code.toLowerCase()
 
 interface Nested {
   readonly concept: Concept
-  /** The code around it. */
+  /** The enclosing code. */
   readonly parent: string | undefined
 }
 
@@ -85,7 +85,7 @@ function propertyCodes(properties: readonly Property[], names: ReadonlySet<strin
     .flatMap((item) => propertyText(item) ?? [])
 }
 
-/** The value of a property as text. */
+/** Returns the value of a property as text. */
 export function propertyText(property: Property): string | undefined {
   const member = Object.keys(property).find((name) => name.startsWith('value'))
   const value = member === undefined ? undefined : property[member]
@@ -111,7 +111,7 @@ export function propertyValues(node: ConceptNode, property: string): readonly st
   }
 }
 
-/** Whatever `next` leads to from a code, the node itself included; a hierarchy that runs in a circle ends. */
+/** Returns all nodes reachable through `next`, including the start; cycles are safe. */
 export async function collectReachable(
   { nodes, fold }: ConceptIndex,
   from: string,
@@ -120,7 +120,7 @@ export async function collectReachable(
   const found = new Set<ConceptNode>()
   const first = nodes.get(fold(from))
   if (first !== undefined) found.add(first)
-  // A set gives what is added while it is walked, too.
+  // A set iterates over items added meanwhile, too.
   await forEachYielding(found, (node) => {
     for (const code of next(node)) {
       const other = nodes.get(fold(code))
@@ -130,10 +130,10 @@ export async function collectReachable(
   return found
 }
 
-/** A step takes some 20 µs at most. */
+/** Short steps between turns of the event loop. */
 const STEPS = 500
 
-/** Calls `work` for each item, and lets other requests have a turn of the event loop after some. */
+/** Calls `work` for each item, yielding to the event loop at intervals. */
 export async function forEachYielding<T>(
   items: Iterable<T>,
   work: (item: T) => void,

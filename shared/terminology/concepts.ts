@@ -1,4 +1,4 @@
-/** The concepts of one CodeSystem in memory, found by code, hierarchy, property and text. */
+/** In-memory concepts of one CodeSystem, found by code, hierarchy, property and text. */
 
 import { RE2JS, RE2JSException } from 're2js'
 import { badRequest, notSupported } from '../core/errors.ts'
@@ -14,9 +14,7 @@ import {
 } from './concept-index.ts'
 
 export interface ConceptQuery {
-  /** Only these. */
   readonly codes?: readonly string[] | undefined
-  /** All must hold. */
   readonly filters?: readonly Filter[] | undefined
   readonly text?: string | undefined
   readonly activeOnly?: boolean | undefined
@@ -24,13 +22,13 @@ export interface ConceptQuery {
 }
 
 export interface ConceptList {
-  /** In the order of the system, or the best matches of the text first. */
+  /** In system order, or best text matches first. */
   readonly concepts: readonly ConceptNode[]
-  /** There are more than `limit`. */
+  /** True when there are more than `limit`. */
   readonly isCut: boolean
 }
 
-/** Errors: 400 for filters that cannot be answered. */
+/** Errors: 400 for unsupported filters. */
 export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Promise<ConceptList> {
   const { codes, filters = [], text, activeOnly, limit } = query
   const tests = await Promise.all(filters.map((filter) => filterTest(index, filter)))
@@ -45,7 +43,7 @@ export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Pr
   return { concepts: concepts.slice(0, limit), isCut: concepts.length > limit }
 }
 
-/** Returns the matching concepts, the best first; among equals the shorter display. */
+/** Returns matches, best first; shorter displays win ties. */
 export async function rankConcepts<T extends Pick<ConceptNode, 'code' | 'display'>>(
   concepts: readonly T[],
   text: string,
@@ -68,7 +66,7 @@ export function isInactive({ properties }: Pick<ConceptNode, 'properties'>): boo
   )
 }
 
-/** Only there to group others. */
+/** True for concepts that only group others. */
 export function isAbstract({ properties }: Pick<ConceptNode, 'properties'>): boolean {
   return properties.some(
     (item) =>
@@ -119,7 +117,7 @@ async function filterTest(index: ConceptIndex, { property, op, value }: Filter):
 
 const LONGEST_REGEX = 1000
 
-/** Whole values, in time linear to their length. Errors: 400 for what is no regular expression. */
+/** Matches whole values in linear time. Errors: 400 for an invalid regular expression. */
 export function compileRegex(pattern: string): (value: string) => boolean {
   if (pattern.length > LONGEST_REGEX) throw badRequest('The regular expression is too long')
   try {
@@ -131,11 +129,11 @@ export function compileRegex(pattern: string): (value: string) => boolean {
   }
 }
 
-// Text typed by a person → concepts: every word must begin a word of the display, or the code.
+// Text search: every word must begin a word of the display, or the code
 
 const MAX_WORDS = 10
 
-/** Words of a text as they are compared: without case and accents. */
+/** Returns words without case and accents. */
 export function comparableWords(text: string): readonly string[] {
   return split(normaliseString(text))
 }
@@ -144,7 +142,7 @@ function split(normalised: string): readonly string[] {
   return normalised.split(/[^\p{L}\p{N}]+/u).filter((word) => word !== '')
 }
 
-/** The words of a filter; words beyond the tenth are not looked at. */
+/** Returns the first ten words of a filter. */
 export function filterWords(text: string): readonly string[] {
   return [...new Set(comparableWords(text))].slice(0, MAX_WORDS)
 }
@@ -152,7 +150,7 @@ export function filterWords(text: string): readonly string[] {
 /** Smaller is better; undefined: no match. */
 type Ranking = (code: string, display: string | undefined) => number | undefined
 
-/** The whole display, its beginning, its first word, any word. */
+/** Ranks by whole display, its beginning, its first word, any word. */
 function compileRanking(text: string): Ranking {
   const wanted = normaliseString(text)
   const words = filterWords(text)
@@ -161,7 +159,7 @@ function compileRanking(text: string): Ranking {
     const shown = normaliseString(display)
     const folded = normaliseString(code)
     if (folded === wanted) return 0
-    // This alone rules out most displays, without a look at their words.
+    // Fast rejection of most displays.
     if (!words.every((word) => shown.includes(word) || folded.startsWith(word))) return undefined
     const own = split(shown)
     const isMatch = words.every(

@@ -55,7 +55,7 @@ const PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'count', kind: 'whole' },
   { name: 'excludeNotForUI', kind: 'flag' },
   { name: 'activeOnly', kind: 'flag' },
-  // An expansion here is a flat list of codes that systems define, whatever the two ask for.
+  // Expansions are always flat lists of defined codes, regardless of these two.
   { name: 'excludeNested', kind: 'flag' },
   { name: 'excludePostCoordinated', kind: 'flag' },
   { name: 'includeDesignations', kind: 'flag' },
@@ -83,7 +83,6 @@ export const expand = terminologyOperation(
       resourceType: 'ValueSet',
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
-      // Undefined members are left out.
       compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
       meta: valueSet.meta && publicMeta(valueSet.meta),
       expansion: {
@@ -100,7 +99,7 @@ export const expand = terminologyOperation(
   },
 )
 
-/** Without what the platform keeps there. */
+/** Drops the platform's additions. */
 function publicMeta({ versionId, lastUpdated }: Meta): object {
   return { versionId, lastUpdated }
 }
@@ -112,7 +111,7 @@ function readNonNegative(inputs: Inputs, name: string, otherwise: number, most?:
   return Math.min(value, most ?? MAX_COUNT)
 }
 
-/** Errors: 400 when none is named, 404 when it is not there. */
+/** Errors: 400 when none is named, 404 when absent. */
 export async function requireValueSet(
   call: OperationCall,
   terminology: Terminology,
@@ -120,7 +119,6 @@ export async function requireValueSet(
 ): Promise<ValueSet> {
   const sent = inputs.resource('valueSet')
   const resource = (await ownResource(call)) ?? (sent && validateSent('ValueSet', sent))
-  // It has that type and is valid: it was stored or has just been checked.
   if (resource !== undefined) return resource as unknown as ValueSet
   const url = inputs.text('url')
   if (url === undefined) throw badRequest('Missing required parameter "url"')
@@ -133,7 +131,7 @@ export async function requireValueSet(
   return found.meta === undefined ? { ...found, ...publishedIdentity(found.url) } : found
 }
 
-/** All codes of a system, or all below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
+/** Returns all codes of a system, or below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
 function implicitValueSet(url: string, system = '', root: string | undefined): ValueSet {
   const filter = root === undefined ? {} : { filter: [isA(root)] }
   return { url, compose: { include: [{ system, ...filter }] } }
@@ -143,7 +141,7 @@ function isA(value: string) {
   return { property: 'concept', op: 'is-a', value }
 }
 
-/** Parameters of the call, and the versions that were used. */
+/** Returns the parameters of the call and the versions used. */
 function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
   const texts = ['filter', 'displayLanguage'].flatMap((name) => {
     const value = inputs.text(name)
@@ -159,7 +157,7 @@ function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
   return parameter.length === 0 ? {} : { parameter }
 }
 
-/** The display is that of the language that is asked for, where there is one. */
+/** Uses the display of the requested language, if any. */
 function contained(code: Code, languages: readonly string[], inputs: Inputs): object {
   const display = preferredDisplay(languages, code)
   const wanted = inputs.texts('designation')
@@ -176,7 +174,7 @@ function contained(code: Code, languages: readonly string[], inputs: Inputs): ob
   }
 }
 
-/** Tests a value of parameter `designation`: the code of a use or a language. */
+/** Returns a test for parameter `designation`: the code of a use or a language. */
 function names(designation: Designation) {
   const { use } = designation
   const [system, code] = isObject(use) ? [use.system, use.code] : []
@@ -191,13 +189,13 @@ function names(designation: Designation) {
 
 const LANGUAGES = 'urn:ietf:bcp:47'
 
-/** Profiles of one answer, and how long a chain of them may be. */
+/** Limit on profiles per response, and on chain length. */
 const MOST_PROFILES = 300
-/** Definitions that are read for one url. */
+/** Definitions read per url. */
 const CANDIDATES = 50
 const MAX_ROUNDS = 10
 
-/** The caller's own and those that the standard publishes; what nobody has is left out. Errors: 400, 403, 404. */
+/** Returns the caller's profiles and the standard's; unknown ones are omitted. Errors: 400, 403, 404. */
 export const expandProfile: Operation = {
   name: 'expand-profile',
   on: [{ type: 'StructureDefinition', level: 'type' }],
@@ -226,7 +224,7 @@ interface Found {
   readonly entry: { readonly fullUrl: string; readonly resource: string }
 }
 
-/** One search in each Project that shares its definitions, the caller's own first; then the standard. */
+/** Searches each sharing Project, the caller's first, then the standard. */
 async function readAll(
   call: OperationCall,
   canonicals: readonly string[],

@@ -1,4 +1,4 @@
-/** Finds the ConceptMaps for a `$translate` that names none. */
+/** Finds ConceptMaps for a `$translate` without one. */
 import { tooCostly } from '../core/errors.ts'
 import { coreConceptMaps } from '../fhir/terminology.ts'
 import type { OperationCall } from '../request/request.ts'
@@ -21,8 +21,8 @@ interface MapSearch {
 }
 
 /**
- * Returns the maps between the value sets, or, without value sets, all maps that mention one of the codes or its system.
- * Maps of the caller's Project and of linked ones are searched, and those of the standard. Errors: 400 for too many maps.
+ * Returns maps between the value sets or, without those, all maps with one of the codes or its system, from the
+ * caller's Project, linked ones and the standard. Errors: 400 for too many maps.
  */
 export async function findMaps(
   { services, principal }: OperationCall,
@@ -64,7 +64,7 @@ function isBetween({ conceptMap }: FoundMap, { source, target }: MapSearch): boo
   return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
 }
 
-/** A map names each value set by uri or by canonical, which are two search parameters. */
+/** A map names each value set by uri or canonical, which are two search parameters. */
 function byValueSets({ source, target }: MapSearch): readonly (readonly Condition[])[] {
   const either = (name: string, url: string | undefined) =>
     url === undefined ? [[]] : [[condition(name, [url])], [condition(`${name}-uri`, [url])]]
@@ -73,7 +73,7 @@ function byValueSets({ source, target }: MapSearch): readonly (readonly Conditio
   )
 }
 
-/** Searches by system when it is known, to find rules for unmapped codes too. */
+/** Searches by a known system, to find rules for unmapped codes too. */
 function byCodes({ codes, reverse }: MapSearch): readonly (readonly Condition[])[] {
   const side = reverse ? 'target' : 'source'
   const systems = codes.flatMap(({ system }) => system ?? [])

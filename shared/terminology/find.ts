@@ -1,6 +1,6 @@
 /**
- * Where terminology is found: the caller's Project first, then the Projects it links to, then the
- * standard. What the caller may not search is as if it were not there.
+ * Resolves terminology in the caller's Project, then linked Projects, then the standard. Definitions that the caller
+ * may not search are treated as absent.
  */
 
 import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.ts'
@@ -26,31 +26,30 @@ import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
 import { conceptOwner, listImported } from './store-concepts.ts'
 
-/** A CodeSystem with whatever concepts are known of it. */
+/** A CodeSystem with its known concepts. */
 export interface CodeSource {
   readonly codeSystem: CodeSystem
-  /** False where the concepts are somebody else's and none were imported. */
+  /** False for an external system without imported concepts. */
   readonly hasConcepts: boolean
-  /** As the standard published it: later versions and grammars (UCUM, languages) have more codes. */
+  /** As published: later versions and grammars (UCUM, languages) have more codes. */
   readonly isPublished?: boolean
-  /** Concepts that are held in memory. */
+  /** Number of concepts in memory. */
   size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
 }
 
-/** A ConceptMap; a stored one has the number of its imported rows, too. */
 export interface FoundMap {
   readonly conceptMap: ConceptMap
   readonly owner: number | undefined
 }
 
-/** Remembers what it has found, so it lives for one request. */
+/** Caches its lookups, so it lives for one request. */
 export interface Terminology {
   /** By `url` or `url|version`. */
   codeSystem(canonical: string): Promise<CodeSource | undefined>
   valueSet(canonical: string): Promise<ValueSet | undefined>
   conceptMap(canonical: string): Promise<FoundMap | undefined>
-  /** The codes of a resource that was read or sent. */
+  /** Returns the codes of a stored or sent resource. */
   toCodeSource(codeSystem: Resource): Promise<CodeSource>
 }
 
@@ -59,7 +58,7 @@ type Kind = 'CodeSystem' | 'ValueSet' | 'ConceptMap'
 const LARGEST_CACHE = 200_000
 const CANDIDATES = 50
 
-/** Parsed hierarchies of large CodeSystems; the size is the number of concepts. */
+/** Parsed hierarchies of large CodeSystems; sized by number of concepts. */
 const indexes = new Cache<string, ConceptIndex>({
   name: 'concept-indexes',
   max: LARGEST_CACHE,
@@ -85,10 +84,9 @@ export function openTerminology(services: Services, principal: Principal): Termi
   }
 
   const toCodeSource = async (resource: Resource): Promise<CodeSource> => {
-    // Validated when it was written, or checked by its use: all members are optional.
     const codeSystem = resource as unknown as CodeSystem
     const { meta } = resource
-    // A stored one names its Project, and a sent one has no meta.
+    // A stored one names its Project; a sent one has no meta.
     const isPublished = meta !== undefined && meta.project === undefined
     const published = isPublished ? publishedSource(codeSystem.url) : undefined
     if (published !== undefined) return published
@@ -112,7 +110,6 @@ export function openTerminology(services: Services, principal: Principal): Termi
     async valueSet(canonical) {
       const resource = await stored('ValueSet', canonical)
       const core = ofVersion(coreValueSet(canonicalUrl(canonical)), canonical)
-      // As above.
       return (isOverridable(resource) ? core : undefined) ?? (resource as ValueSet | undefined)
     },
     async conceptMap(canonical) {
@@ -126,12 +123,11 @@ export function openTerminology(services: Services, principal: Principal): Termi
 }
 
 export async function foundMap(services: Services, resource: Resource): Promise<FoundMap> {
-  // As in toCodeSource.
   const conceptMap = resource as unknown as ConceptMap
   return { conceptMap, owner: await importOwner(services, resource) }
 }
 
-/** The caller as a reader of its own Project and of those it is linked to. */
+/** Returns the caller as a reader of its own Project and linked ones. */
 export async function linkedReaders(
   { principals }: Services,
   principal: Principal,
@@ -165,7 +161,7 @@ async function findStored(
   return own
 }
 
-/** The highest version that fits. */
+/** Returns the highest matching version. */
 function ofPattern(resources: readonly Resource[], canonical: string): Resource | undefined {
   const pattern = canonicalVersion(canonical)
   if (pattern === undefined || !hasWildcard(pattern)) return chosen(resources, canonical)
@@ -173,7 +169,7 @@ function ofPattern(resources: readonly Resource[], canonical: string): Resource 
   return chosen(fitting, canonicalUrl(canonical))
 }
 
-/** True for a version that a pattern stands for: `1.x.x` for 1.2.0. */
+/** True for a version matching a pattern: `1.x.x` for 1.2.0. */
 export function fitsVersion(version: string, pattern: string): boolean {
   if (!hasWildcard(pattern)) return version === pattern
   const parts = version.split('.')
@@ -193,7 +189,7 @@ function ofVersion<T extends { readonly version?: string | undefined }>(
   return version === undefined || core?.version === version ? core : undefined
 }
 
-/** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
+/** Returns undefined for an unstored resource or one without imports. */
 async function importOwner(
   { repository }: Services,
   resource: Resource,
@@ -205,14 +201,14 @@ async function importOwner(
   return repository.withStore(({ connection }) => conceptOwner(connection, project, type, id))
 }
 
-/** Undefined for what was sent and not stored. */
+/** Returns undefined for an unstored resource. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  // The time separates a version from one of the same number that was rolled back.
+  // The time distinguishes a rolled back version of the same number.
   return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
 }
 
-/** Made once, however many ask meanwhile. */
+/** Built once for concurrent callers. */
 function cachedIndex(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
   const known = indexes.get(key)
   if (known !== undefined) return Promise.resolve(known)
@@ -256,20 +252,17 @@ function sourceFrom(
   }
 }
 
-// Stored terminology as values: the text of a large one takes a second to parse.
-
-/** In characters; smaller texts cost nothing. */
+/** In characters; smaller texts are cheap to parse. */
 const SMALLEST_KEPT = 50_000
 const MOST_KEPT = 20_000_000
 
 const kept = new Cache<string, Resource>({ name: 'terminology-resources', max: MOST_KEPT })
 
-/** The resource with its platform meta, which nobody may change. */
+/** Returns the parsed resource with platform meta, read-only. Cached, as large terminology is slow to parse. */
 export function parsedOnce(version: Version): Resource {
   const size = version.content?.length ?? 0
   if (size < SMALLEST_KEPT) return parseVersion(version)
-  // The key begins with the Project; the time separates a version from one that was rolled back, the size from one
-  // that a policy cuts differently.
+  // The key begins with the Project; the time distinguishes a rolled back version, the size one filtered by a policy.
   const { metaExtension, type, id, ver, lastUpdated } = version
   const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()} ${size}`
   const known = kept.get(key)

@@ -1,25 +1,25 @@
-/** The context of an evaluation, and lookups of a ValueSet's parts. https://hl7.org/fhir/R4/valueset.html#compositions */
+/** Evaluation context and lookups of a ValueSet's parts. https://hl7.org/fhir/R4/valueset.html#compositions */
 import { badRequest, tooCostly, unknownDefinition } from '../core/errors.ts'
 import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
 import type { CodeSource, Terminology } from './find.ts'
 
-/** Deeper nets of imports are refused. */
+/** Limit on nested imports. */
 const MAX_DEPTH = 20
-/** ValueSets visited, and thousands of concepts that a filter is tried on. */
+/** ValueSets visited, plus thousands of concepts filtered. */
 const MOST_WORK = 2000
 
-/** One evaluation: what it may use, and how far it has gone. */
+/** State and limits of one evaluation. */
 export interface Evaluation {
   readonly terminology: Terminology
   readonly work: { done: number }
-  /** Urls of the ValueSets that are being evaluated, the outermost first. */
+  /** Urls of the ValueSets being evaluated, outermost first. */
   readonly path: readonly string[]
-  /** The version of its CodeSystem that a code was given with. */
+  /** The CodeSystem version given with a code. */
   readonly version?: string | undefined
-  /** The language of the displays that the innermost ValueSet gives. */
+  /** The display language of the innermost ValueSet. */
   readonly language?: string | undefined
-  /** Resources that `#id` stands for. */
+  /** Resources referenced by `#id`. */
   readonly contained?: readonly unknown[] | undefined
 }
 
@@ -27,7 +27,7 @@ export function evaluation(terminology: Terminology, version?: string): Evaluati
   return { terminology, work: { done: 0 }, path: [], version }
 }
 
-/** Errors: 400 for a circle of imports and for too many. */
+/** Errors: 400 for circular or too many imports. */
 export function enterValueSet(
   from: Evaluation,
   { url, contained, language }: ValueSet,
@@ -41,13 +41,13 @@ export function enterValueSet(
   return { ...outer, path: [...path, url] }
 }
 
-/** Errors: 400 when the sum is too large. */
+/** Errors: 400 above the limit. */
 export function spendWork({ work }: Evaluation, amount: number): void {
   work.done += amount
   if (work.done > MOST_WORK) throw tooCostly('The ValueSet has too many parts')
 }
 
-/** Errors: 400 when it is not known. */
+/** Errors: 400 for an unknown one. */
 export async function importedValueSet(
   { terminology, contained = [] }: Evaluation,
   canonical: string,
@@ -55,19 +55,19 @@ export async function importedValueSet(
   const inside = contained.find(
     (item) => isResource(item) && item.resourceType === 'ValueSet' && `#${item.id}` === canonical,
   )
-  // It was validated with the resource that it is in.
+  // Validated with its containing resource.
   const valueSet = (inside as ValueSet | undefined) ?? (await terminology.valueSet(canonical))
   if (valueSet === undefined) throw unknownDefinition(`ValueSet ${canonical} is not known`)
   return valueSet
 }
 
-/** The canonical of the system of a part, in the version that the code was given with, or the part's own. */
+/** Returns the canonical of a part's system, in the version of the code or of the part. */
 export function systemCanonical(outer: Evaluation, { system = '', version }: Include): string {
   const wanted = outer.version ?? version
   return wanted === undefined ? system : `${system}|${wanted}`
 }
 
-/** Errors: 400 when its concepts are not known. */
+/** Errors: 400 for unknown concepts. */
 export async function requireConcepts(
   outer: Evaluation,
   { system = '', version, filter = [] }: Include,
@@ -84,7 +84,7 @@ export async function requireConcepts(
   return source
 }
 
-/** A ValueSet that is stored as nothing but an expansion is the list of its codes. */
+/** A ValueSet stored only as an expansion is the list of its codes. */
 export function valueSetCompose({ compose, expansion }: ValueSet): Compose {
   if (compose !== undefined || expansion?.contains === undefined) return compose ?? {}
   const listed = (items: readonly Contained[]): Contained[] =>
@@ -99,7 +99,7 @@ export function valueSetCompose({ compose, expansion }: ValueSet): Compose {
   return { include }
 }
 
-/** True for a CodeSystem that has no codes but those that are here. */
+/** True for a CodeSystem whose content is complete. */
 export function isCompleteCodeSystem({
   codeSystem,
   hasConcepts,

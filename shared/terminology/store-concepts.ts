@@ -1,6 +1,6 @@
 /**
- * Imported concepts. Who may read the CodeSystem or ConceptMap that owns them was asked before: the
- * rows are found by the owner's Project and id alone.
+ * Imported concepts, found by the owner's Project and id. The caller's access to the owning CodeSystem or ConceptMap
+ * was checked before.
  */
 import { HttpError, notSupported, tooCostly } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
@@ -10,10 +10,10 @@ import { type Bind, binder, type Connection } from '../postgres/statement.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, compileRegex, filterWords } from './concepts.ts'
 
-/** Rows that a regular expression is tried on. */
+/** Rows tested with a regular expression. */
 const MOST_TRIED = 50_000
 
-/** The number imported rows are found by; undefined when nothing was imported. */
+/** Returns the number of the imported rows' owner; undefined without imports. */
 export async function conceptOwner(
   connection: Connection,
   projectId: string,
@@ -28,7 +28,7 @@ export async function conceptOwner(
   return row?.n
 }
 
-/** Texts in which the url occurs; at most ten. It reads all CodeSystems of all Projects, for a super administrator. */
+/** Returns up to ten texts containing the url, from CodeSystems of all Projects, for a super administrator. */
 export async function textsOfUrl(
   connection: Connection,
   type: 'CodeSystem' | 'ConceptMap',
@@ -49,7 +49,7 @@ interface ConceptRow {
   readonly definition: string | null
 }
 
-/** As `listConcepts` in memory. Errors: 400 for filters that cannot be answered or cost too much. */
+/** Lists imported concepts like `listConcepts`. Errors: 400 for unsupported or costly filters. */
 export async function listImported(
   connection: Connection,
   owner: number,
@@ -72,7 +72,7 @@ export async function listImported(
   return { concepts, isCut: found.length > limit }
 }
 
-/** A statement that takes too long asks for too much. */
+/** Converts a statement timeout to an error of cost. */
 async function affordable<T>(work: Promise<T>): Promise<T> {
   try {
     return await work
@@ -107,12 +107,12 @@ const ACTIVE = `not exists (select 1 from concept_property p
 function textSql(text: string, bind: Bind): string {
   const words = filterWords(text)
   if (words.length === 0) return 'false'
-  // Words are letters and digits only, so the quotes cannot be broken.
+  // Words are letters and digits only, so the quotes are safe.
   const wanted = words.map((word) => `'${word}':*`).join(' & ')
   return `c.words @@ ${bind(wanted, 'tsquery')}`
 }
 
-/** The whole display, its beginning, any word; among equals the shorter one. */
+/** Whole display, its beginning, any word; shorter displays win ties. */
 function orderBy(text: string | undefined, bind: Bind): string {
   if (text === undefined) return 'c.seq'
   const wanted = bind(normaliseString(text), 'text')
@@ -168,12 +168,12 @@ function hasValue(property: string, wanted: readonly string[], bind: Bind): stri
     and p.property = ${bind(storedName(property), 'text')} and p.value = any(${list}))`
 }
 
-/** `subsumedBy` is another name of the same relation. */
+/** `subsumedBy` is another name of the relation. */
 export function storedName(property: string): string {
   return property === 'subsumedBy' ? 'parent' : property
 }
 
-/** Few candidates look upwards each, many are compared with all that is below the root. */
+/** Few candidates walk up to the root; many are compared with its descendants. */
 function isBelow(root: string, own: string, isFew: boolean, bind: Bind): string {
   const from = bind(root, 'text')
   if (isFew) return `(${from} in (${upwards('c.code', own)}))`
@@ -182,7 +182,7 @@ function isBelow(root: string, own: string, isFew: boolean, bind: Bind): string 
       where p.owner = ${own} and p.property = 'parent') select code from d)`
 }
 
-/** A code and all above it; `union` ends a hierarchy that runs in a circle. */
+/** Returns a code and its ancestors; `union` ends cycles. */
 function upwards(from: string, own: string): string {
   return `with recursive up(code) as (select ${from} collate "C"
     union select p.value from concept_property p join up on p.code = up.code
@@ -238,7 +238,7 @@ async function readProperties(
   owner: number,
   codes: readonly string[],
 ): Promise<ByCode<PropertyRow>> {
-  // Children are many, and asked for one concept at a time.
+  // Children are many, and requested for one concept at a time.
   const single = codes.length === 1
   const rows = await connection.query<PropertyRow>({
     text: `select code, property, value from concept_property where owner = $1 and code = any($2)
@@ -253,7 +253,7 @@ async function readProperties(
   return Map.groupBy(rows, ({ code }) => code)
 }
 
-/** Empty texts stand for what a designation does not have. */
+/** Empty texts stand for absent values. */
 interface DesignationRow {
   readonly code: string
   readonly language: string

@@ -1,4 +1,4 @@
-/** Stores imported concepts under the CodeSystem that owns them. */
+/** Stores imported concepts under their owning CodeSystem. */
 import { typeNumber } from '../fhir/definitions.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { Connection } from '../postgres/statement.ts'
@@ -29,7 +29,7 @@ interface Imported {
   readonly designations: readonly ImportedDesignation[]
 }
 
-/** Adds rows in one transaction's statements; a code sent again gets the new display. */
+/** Adds rows within one transaction; a repeated code gets the new display. */
 export async function importConcepts(
   connection: Connection,
   owner: number,
@@ -107,7 +107,7 @@ async function addDesignations(
   })
 }
 
-/** The owner's number, made at the first import. */
+/** Returns the owner's number, created at the first import. */
 export async function ensureConceptOwner(
   connection: Connection,
   projectId: string,

@@ -1,4 +1,4 @@
-/** Imported mappings of ConceptMaps. As of imported concepts, whether the caller may read the owner was decided before. */
+/** Imported mappings of ConceptMaps. The caller's access to the owner was checked before. */
 import { tooCostly } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Connection } from '../postgres/statement.ts'
@@ -12,7 +12,7 @@ export interface ImportedMapping {
   readonly equivalence: string
 }
 
-/** A mapping sent again gets the new equivalence and display. */
+/** A repeated mapping gets the new equivalence and display. */
 export async function importMappings(
   connection: Connection,
   owner: number,
@@ -54,7 +54,7 @@ interface Mapped {
   readonly reverse: boolean
 }
 
-/** From source codes, or with `reverse` from target codes, in the order of import. Errors: 400 for too many. */
+/** Maps source codes, or target codes with `reverse`, in import order. Errors: 400 for too many. */
 export async function importedMappings(
   connection: Connection,
   owner: number,
@@ -70,7 +70,7 @@ export async function importedMappings(
   throw tooCostly(`There are more than ${MOST_MATCHES} mappings; give fewer codes`)
 }
 
-/** Tests a mapping `m` by its code first, which an index has, then by the system. */
+/** Tests a mapping `m` by its indexed code, then by the system. */
 function mappingPredicate(reverse: boolean, systems: string, codes: string): string {
   const side = reverse ? 'target' : 'source'
   return `m.${side} = any(${codes}::text[])

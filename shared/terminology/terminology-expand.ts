@@ -27,7 +27,7 @@ export interface Code {
   /** The language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
-  /** Names from the CodeSystem, when the ValueSet replaces them. */
+  /** Names from the CodeSystem that the ValueSet overrides. */
   readonly otherNames: readonly Designation[]
   readonly isAbstract: boolean
   readonly isInactive: boolean
@@ -42,7 +42,7 @@ interface Candidates {
 interface ExpansionOptions {
   readonly text: string | undefined
   readonly activeOnly: boolean
-  /** Codes that are wanted at least, in order; more are found where they cost nothing. */
+  /** Minimum number of codes, in order; more are returned where they cost nothing. */
   readonly needed: number
   /** Restricts the result to these codes. */
   readonly among?: Candidates | undefined
@@ -50,14 +50,14 @@ interface ExpansionOptions {
 
 export interface Expansion {
   readonly codes: readonly Code[]
-  /** There are more than these. */
+  /** True when there are more. */
   readonly isCut: boolean
 }
 
-/** Larger expansions are refused, unless their first codes are all that is asked for. */
+/** Larger expansions are rejected unless only their first codes are requested. */
 const MOST_CODES = 20_000
 
-/** Errors: 400 for what is not known, imports itself or is too costly. */
+/** Errors: 400 for unknown, circular or too costly definitions. */
 export async function expandValueSet(
   outer: Evaluation,
   valueSet: ValueSet,
@@ -80,7 +80,7 @@ export async function expandValueSet(
   for (const part of exclude) await removeExcluded(inner, part, { found, include })
   const all = [...found.values()]
   const codes = wish.text === undefined ? all : await rankConcepts(all, wish.text)
-  // Whatever was taken out of a list that is cut may leave too few.
+  // Codes removed from a cut list may leave too few.
   if (isCut && codes.length < wish.needed) throw tooMany()
   return { codes, isCut }
 }
@@ -153,7 +153,7 @@ function chosenFrom(concepts: readonly Concept[], among: Candidates | undefined)
   return concepts.filter(({ code }) => wanted.has(code))
 }
 
-/** Returns the given codes that an include without a list of concepts covers, in the client's spelling. */
+/** Returns the given codes covered by an include without a concept list, in the client's spelling. */
 async function held(
   outer: Evaluation,
   part: Include,
@@ -173,7 +173,7 @@ async function held(
   })
 }
 
-/** Codes that are named one by one need no CodeSystem; where there is one it supplies what is missing. */
+/** Listed codes need no CodeSystem; an available one supplies missing details. */
 async function listed(
   outer: Evaluation,
   part: Include,
@@ -184,7 +184,7 @@ async function listed(
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
-  // A code that its system does not have means nothing.
+  // Drops codes unknown to their system.
   const meant =
     source !== undefined && isCompleteCodeSystem(source)
       ? concepts.filter(({ code }) => nodes.has(code))
@@ -240,7 +240,7 @@ export function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNo
   }
 }
 
-/** Only what is in each of the ValueSets, too. */
+/** Keeps codes that are in every ValueSet. */
 async function within(
   outer: Evaluation,
   codes: readonly Code[],
@@ -270,8 +270,8 @@ interface Composed {
 }
 
 /**
- * When several versions of a system are included, an exclude with a version removes the codes of that version only.
- * Otherwise it removes its codes whatever version they were included from.
+ * With several versions of a system included, an exclude with a version removes only the codes of that version;
+ * otherwise it removes its codes of any version.
  */
 async function removeExcluded(
   outer: Evaluation,

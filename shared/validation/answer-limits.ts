@@ -1,7 +1,4 @@
-/**
- * Checks of answers by the standard's extensions of their questions.
- * https://hl7.org/fhir/R4/questionnaire-profiles.html
- */
+/** Limits of answers, from extensions of their questions. https://hl7.org/fhir/R4/questionnaire-profiles.html */
 import { toNumber } from '../fhir/json.ts'
 import { isObject, parseReference, referenceIn } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
@@ -11,7 +8,6 @@ type Item = Readonly<Record<string, unknown>>
 
 const CORE = 'http://hl7.org/fhir/StructureDefinition/'
 
-/** The values of one extension. */
 function extensionValues({ extension }: Item, name: string): readonly unknown[] {
   const all = Array.isArray(extension) ? extension.filter(isObject) : []
   return all.filter(({ url }) => url === `${CORE}${name}`).map(valueIn)
@@ -22,7 +18,7 @@ function valueIn(item: Item): unknown {
   return name === undefined ? undefined : item[name]
 }
 
-/** Returns what is wrong with one answer, in words that follow the name of its item. */
+/** Returns error messages for one answer, to follow the item's name. */
 export function limitsBroken(value: unknown, definition: Item): readonly string[] {
   const of = (name: string) => extensionValues(definition, name)
   return [
@@ -50,7 +46,7 @@ export function limitsBroken(value: unknown, definition: Item): readonly string[
   ]
 }
 
-/** The same of all answers to an item. `isDone`: there will be no more. */
+/** Returns error messages for all answers to an item. `isDone`: the answers are complete. */
 export function countsBroken(
   answers: readonly Item[],
   definition: Item,
@@ -78,7 +74,7 @@ function answerKey(value: unknown): string {
   return isObject(value) ? `${value.system}|${value.code}` : String(value)
 }
 
-/** Undefined for what cannot be compared, and for a date that may be on either side. */
+/** Returns undefined for values that cannot be compared, including overlapping dates. */
 function compare(value: unknown, limit: unknown): 'below' | 'above' | undefined {
   const [a, b] = [valueRange(value), valueRange(limit)]
   if (a === undefined || b === undefined) return undefined
@@ -108,7 +104,6 @@ function isOfPattern(value: unknown, pattern: unknown): boolean {
   try {
     return compiledPattern(pattern).testExact(value)
   } catch {
-    // A pattern that cannot be read, or is too costly, refuses nothing.
     return true
   }
 }

@@ -1,4 +1,4 @@
-/** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
+/** Required bindings to enumerable value sets. https://hl7.org/fhir/R4/terminologies.html#strength */
 
 import { Cache } from '../core/cache.ts'
 import { isResourceType, resourceTypes, valueSet } from '../fhir/definitions.ts'
@@ -6,13 +6,12 @@ import { canonicalUrl, isObject, parseReference, type Resource } from '../fhir/r
 import type { Report } from './shapes.ts'
 import { getShape, type Property, type Shape } from './shapes.ts'
 
-/** The codes of one value set. */
 export interface CodeList {
-  /** Without a system: of any. */
+  /** Without a system: in any system. */
   has(system: string | undefined, code: string): boolean
 }
 
-/** A list that is found by system and code at once. */
+/** Builds a list with constant-time lookup by system and code. */
 export function codeList(
   codes: Iterable<{ readonly system: string; readonly code: string }>,
 ): CodeList {
@@ -32,7 +31,7 @@ export function codeList(
 
 const RESOURCE_TYPES = 'http://hl7.org/fhir/resource-types'
 
-/** The codes of a value set that the definitions list, by its canonical. */
+/** Returns the packaged codes of a value set, by canonical. */
 export function publishedCodes(canonical: string): CodeList | undefined {
   const known = published.get(canonical)
   if (known !== undefined) return known
@@ -40,7 +39,6 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   if (systems === undefined) return undefined
   const list = codeList(
     Object.entries(systems).flatMap(([system, codes]) =>
-      // The platform's own types are types, too.
       (system === RESOURCE_TYPES ? [...codes, ...resourceTypes] : codes).map((code) => ({
         system,
         code,
@@ -51,10 +49,8 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   return list
 }
 
-/** The bindings of the standard: some hundreds. */
 const published = new Cache<string, CodeList>({ name: 'published-codes', max: 1000 })
 
-/** Returns the codes that the definitions list, or else those that were looked up. */
 export function findCodes(
   canonical: string,
   found: ReadonlyMap<string, CodeList>,
@@ -62,7 +58,7 @@ export function findCodes(
   return publishedCodes(canonical) ?? found.get(canonical)
 }
 
-/** Describes the fault of a code, Coding, CodeableConcept or Quantity; undefined when there is none. */
+/** Describes the error of a code, Coding, CodeableConcept or Quantity, if any. */
 export function bindingFault(
   value: unknown,
   canonical: string,
@@ -74,7 +70,7 @@ export function bindingFault(
   return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${canonicalUrl(canonical)}`
 }
 
-/** Whether one of the codes of a value is in the list. */
+/** True when the list contains one of the value's codes. */
 export function isBound(value: unknown, codes: CodeList): boolean {
   return valueCodes(value).some(({ system, code }) => codes.has(system, code))
 }
@@ -93,10 +89,7 @@ function valueCodes(value: unknown): readonly Code[] {
   return [{ system: typeof system === 'string' ? system : undefined, code }]
 }
 
-/**
- * Reports references to a type that is not among those of the element. The resource has passed the check of its
- * structure; `report` stands at it.
- */
+/** Reports references to forbidden types. The resource is structurally valid; `report` is positioned at it. */
 export function checkTargets(resource: Resource, report: Report): void {
   checkObject(resource, getShape(resource.resourceType), report)
 }
@@ -128,7 +121,7 @@ function checkItem(value: unknown, property: Property, report: Report): void {
   }
 }
 
-/** A target of another type is reported, never refused: servers disagree on which types may stand in for which. */
+/** Wrong target types are warnings: servers disagree on interchangeable types. */
 export function checkTarget(
   { reference }: Record<string, unknown>,
   targets: readonly string[] | undefined,

@@ -1,7 +1,4 @@
-/**
- * Invariants of severity error, compiled at their first use. Those that hold for every element,
- * extension, reference and narrative are plain code. https://hl7.org/fhir/R4/conformance-rules.html
- */
+/** Invariants of severity error. https://hl7.org/fhir/R4/conformance-rules.html */
 import { HttpError } from '../core/errors.ts'
 import type { Constraint } from '../fhir/definitions-data.ts'
 import { isObject } from '../fhir/resource.ts'
@@ -18,13 +15,10 @@ export interface Invariant {
   readonly holds: (focus: unknown, variables: Variables) => boolean
 }
 
-/**
- * Not checked: the first is the walk's own, the second is rarely met, the others are wrong. The criteria
- * of a policy (`axp-3`) may be more than it knows; the store reads them itself.
- */
+/** ele-1 is part of the walk, dom-3 is rarely met, the store checks axp-3, the others are wrong. */
 const SKIPPED = new Set(['ele-1', 'dom-3', 'org-1', 'sdf-19', 'axp-3'])
 
-/** The invariants that `constraints` put on elements of `type` (`Patient.contact`, `Period`). */
+/** Compiles the invariants on elements of `type` (`Patient.contact`, `Period`). */
 export function compileInvariants(
   constraints: readonly Constraint[] | undefined,
   type: string,
@@ -37,10 +31,10 @@ export function compileInvariants(
     })
 }
 
-/** As code, since the engine takes the square of the number of elements: 2 s for 60 kB. */
+/** Written in code: the engine takes quadratic time. */
 const REWRITTEN: ReadonlyMap<string, Invariant['holds']> = new Map([['sdf-8a', hasOneRoot]])
 
-/** The first element of a differential is of the type, all others lie below its root. */
+/** The first element of a differential is the type, all others lie below it. */
 function hasOneRoot(focus: unknown, { resource }: Variables): boolean {
   const elements: unknown = isObject(focus) ? focus.element : undefined
   if (!Array.isArray(elements) || !isObject(resource)) return true
@@ -51,7 +45,7 @@ function hasOneRoot(focus: unknown, { resource }: Variables): boolean {
   return isOfType && others.every((path) => path.startsWith(root))
 }
 
-/** The period of a Bot's `cronTiming` says how often a day, and has no unit. */
+/** The period of a Bot's `cronTiming` counts runs per day and has no unit. */
 function unlessOfBot(isTrue: Invariant['holds']): Invariant['holds'] {
   return (focus, variables) => {
     const { resource } = variables
@@ -59,7 +53,7 @@ function unlessOfBot(isTrue: Invariant['holds']): Invariant['holds'] {
   }
 }
 
-/** The same for a profile: its expressions are a tenant's, `holds` throws 400 for a bad one. */
+/** Compiles an invariant of a profile, which is tenant input: `holds` throws 400 for an invalid expression. */
 export function tenantInvariant(constraint: Constraint, type: string): Invariant {
   return createInvariant(constraint, evaluator(constraint.expression, type, true))
 }
@@ -75,7 +69,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
   let plain: Truth | undefined
   let isTried = false
   let guards: readonly string[] | undefined
-  // The engine copies every variable that it is given, the resource in each evaluation.
+  // The engine copies every variable, including the resource, per evaluation.
   const isNaming = /%|resolve\(/.test(expression)
   return (focus, variables) => {
     if (!isTried) {
@@ -95,7 +89,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
   }
 }
 
-/** An expression that the engine cannot evaluate is no fault of the data. */
+/** An expression that the engine cannot evaluate is not an error of the data. */
 function holdsOrFails(
   expression: string,
   type: string,
@@ -119,7 +113,7 @@ function plainly<T>(run: () => T): T | undefined {
   }
 }
 
-/** Names of which one must be there for an invariant to fail; only for invariants that hold for an empty element. */
+/** Names of which one must be present for an invariant to fail, if it holds for an empty element. */
 function guardNames(expression: string, type: string): readonly string[] | undefined {
   if (/[$%]|children|descendants/.test(expression)) return undefined
   const isTrivial = holds(compile(expression, type), {}, {})
@@ -132,7 +126,6 @@ function hasAny(focus: unknown, names: readonly string[]): boolean {
   return names.some((name) => keys.some((key) => key.startsWith(name)))
 }
 
-/** Invariants of every Extension, Reference and Narrative, which the definitions repeat everywhere. */
 export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([
   [
     'Extension',
@@ -198,7 +191,7 @@ const containedIds = new WeakMap<object, ReadonlySet<unknown>>()
 
 function isContainedReference(focus: unknown, { rootResource }: Variables): boolean {
   const reference = isObject(focus) ? focus.reference : undefined
-  // A lone # is the container itself.
+  // A lone # is the container.
   if (typeof reference !== 'string' || !reference.startsWith('#') || reference === '#') return true
   if (!isObject(rootResource)) return true
   let ids = containedIds.get(rootResource)
@@ -210,7 +203,7 @@ function isContainedReference(focus: unknown, { rootResource }: Variables): bool
   return ids.has(reference.slice(1))
 }
 
-// The XHTML of a Narrative. https://hl7.org/fhir/R4/narrative.html, invariants txt-1 and txt-2.
+// Narrative XHTML, invariants txt-1 and txt-2: https://hl7.org/fhir/R4/narrative.html
 
 const ELEMENTS = new Set(
   (
@@ -228,10 +221,10 @@ const ATTRIBUTES = new Set(
   ).split(' '),
 )
 
-/** One tag from its `<`: a name, attributes, an end. Each part starts where the last one ended. */
+/** One tag from its `<`: name, attributes, end. Sticky: each match starts at the end of the previous one. */
 const TAG = /<\/?([A-Za-z][\w:.-]*)|([A-Za-z_][\w:.-]*)\s*=\s*("[^"<]*"|'[^'<]*')|\s+|\/?>/y
 
-/** No scripts, forms, events: every tag and attribute is one that a narrative may have. */
+/** Allows only the tags and attributes of a narrative: no scripts, forms or events. */
 export function hasOnlyBasicHtml(div: unknown): boolean {
   if (typeof div !== 'string' || !/^\s*<div[\s>/]/.test(div)) return false
   for (let at = div.indexOf('<'); at !== -1; at = div.indexOf('<', at)) {
@@ -252,7 +245,7 @@ function endOfDeclaration(div: string, at: number): number {
   return end === -1 ? -1 : end + close.length
 }
 
-/** -1 for a tag that is not well formed or not allowed. */
+/** Returns -1 for a malformed or forbidden tag. */
 function endOfTag(div: string, start: number): number {
   for (let at = start; ; at = TAG.lastIndex) {
     TAG.lastIndex = at
@@ -270,7 +263,6 @@ function isAllowed(attribute: string, text: string): boolean {
   return !/^(?:href|src)\s*=\s*["']\s*(?:javascript|vbscript):/i.test(text)
 }
 
-/** Some text, or an image. */
 export function hasText(div: unknown): boolean {
   if (typeof div !== 'string') return false
   for (const piece of div.split('<')) {

@@ -1,4 +1,4 @@
-/** The profiles that a resource claims, and the parts that checks of a profile share. */
+/** Profiles that a resource claims, and shared parts of profile checks. */
 import { tooCostly } from '../core/errors.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import type { CodeList } from './bindings.ts'
@@ -8,17 +8,16 @@ import { Report } from './shapes.ts'
 export interface Profile {
   readonly url: string
   readonly type: string
-  /** Value sets of required bindings, as they are named, that the definitions do not list. */
+  /** Canonicals of required value sets that are not packaged. */
   readonly valueSets: readonly string[]
   readonly check: Check
 }
 
-/** A resource that is checked, alone or inside another one. */
 export interface CheckedResource {
   readonly resource: Resource
-  /** The container of a contained resource, else the resource itself. */
+  /** Container of a contained resource, otherwise the resource itself. */
   readonly root: Resource
-  /** From the type of the outermost resource to this one. */
+  /** Path from the outermost resource's type to this one. */
   readonly steps: readonly (string | number)[]
 }
 
@@ -26,25 +25,22 @@ export interface Claimed extends CheckedResource {
   readonly profile: Profile
 }
 
-/** One check of one resource: where faults go, and what it may look at. */
 export interface Run {
   readonly faults: Report
-  /** Codes outside of required bindings, and references to other types. */
+  /** Codes outside required bindings, and references to other types. */
   readonly terminology: Report
   readonly resource: Resource
   readonly root: Resource
-  /** The value sets that are known. */
   readonly codes: ReadonlyMap<string, CodeList>
   readonly spend: Spend
 }
 
 export type Check = (value: unknown, run: Run) => void
 
-/** One value of an element. */
 export interface Item {
   readonly value: unknown
   readonly property: Property
-  /** Undefined for an element that has one value at most. */
+  /** Undefined unless the element is a list. */
   readonly index: number | undefined
   /** `_name`: id and extensions of a primitive. */
   readonly sibling: unknown
@@ -52,10 +48,8 @@ export interface Item {
 
 export type ItemCheck = (item: Item, run: Run) => void
 
-/** A question about one value. */
 export type Test = (value: unknown, run: Run) => boolean
 
-/** Runs `work` with the path at the item. */
 export function at({ property, index }: Item, { faults }: Run, work: () => void): void {
   faults.enter(property.name)
   if (index !== undefined) faults.enter(index)
@@ -64,7 +58,7 @@ export function at({ property, index }: Item, { faults }: Run, work: () => void)
   faults.leave()
 }
 
-/** True when a check finds nothing wrong; its findings are not reported. */
+/** True when a check finds nothing; its findings are discarded. */
 export function conforms(check: Check, value: unknown, run: Run): boolean {
   const faults = new Report(true)
   check(value, { ...run, faults, terminology: faults })
@@ -79,16 +73,16 @@ export function rangeText(min: number, max: number): string {
   return `${min}..${max === Number.POSITIVE_INFINITY ? '*' : max}`
 }
 
-/** Counts steps, of some 100 ns each. Errors: 400 `too-costly`. */
+/** Counts steps. Errors: 400 `too-costly`. */
 export type Spend = (steps?: number) => void
 
-/** Far more than any profile needs. A busy machine takes no part in it. */
+/** CPU time, so that a busy machine does not matter; far more than profiles need. */
 const MAX_CPU_MS = 1_000
 const STEPS_BETWEEN_LOOKS = 2_000
-/** So many that the clock is looked at. */
+/** Enough steps to check the clock. */
 export const MANY_STEPS = STEPS_BETWEEN_LOOKS
 
-/** The thread's own time is looked at now and then, for the call alone costs 1 µs. */
+/** Reads the thread's CPU time only occasionally, since the call is slow. */
 export function createMeter(): Spend {
   const start = process.threadCpuUsage()
   let left = STEPS_BETWEEN_LOOKS
@@ -104,11 +98,10 @@ export function createMeter(): Spend {
 }
 
 export interface Claim extends CheckedResource {
-  /** Canonical urls, each once. */
   readonly canonicals: readonly string[]
 }
 
-/** Lists claims, those of the resource itself first; resources without claims are left out. */
+/** Lists claims, outermost resource first; resources without claims are left out. */
 export function listClaims(
   resource: Resource,
   { root = resource, steps = [resource.resourceType] }: Outside = {},
@@ -126,13 +119,12 @@ interface Outside {
   readonly steps?: CheckedResource['steps']
 }
 
-/** Entries that are no text are skipped; validation reports them. */
+/** Skips entries that are not strings; validation reports them. */
 function claimedProfiles({ meta }: Resource): readonly string[] {
   const claimed = asArray(meta?.profile)
   return [...new Set(claimed.filter((item) => typeof item === 'string'))]
 }
 
-/** Resources of their own that travel in a Bundle or in Parameters. */
 function carriedBy(
   { resourceType, entry, parameter }: Resource,
   steps: CheckedResource['steps'],

@@ -1,4 +1,4 @@
-/** The properties that an object of a type may have, made once per type from the definitions. */
+/** Properties that an object of a type may have, derived once per type from the definitions. */
 
 import { type Issue, issue, type Severity } from '../core/errors.ts'
 import { isResourceType, typeDefinition } from '../fhir/definitions.ts'
@@ -8,25 +8,24 @@ import { compileInvariants, type Invariant, UNIVERSAL } from './invariants.ts'
 
 export interface Property {
   readonly name: string
-  /** `value` of `valueQuantity`; undefined for an element of one type. */
+  /** `value` of `valueQuantity`; undefined unless it is a choice. */
   readonly choice: string | undefined
   /** `Quantity`, `code`, `Claim.item`; `Resource` for any resource. */
   readonly type: string
   readonly isArray: boolean
   readonly min: number
   readonly max: number
-  /** Set for a primitive. */
+  /** Primitives only. */
   readonly check: PrimitiveCheck | undefined
-  /** The shape of an object; undefined for a primitive and for any resource. */
+  /** Shape of an object; undefined for a primitive and for any resource. */
   readonly shape: (() => Shape) | undefined
   readonly isReference: boolean
   /** Holds id and extensions of a primitive: `_birthDate`. */
   readonly isSibling: boolean
-  /** The invariants of this element alone; those of its type are in the shape. */
+  /** Invariants of this element; those of its type are in the shape. */
   readonly invariants: readonly Invariant[]
-  /** Value set of a required binding. */
   readonly binding: string | undefined
-  /** Types that a Reference may point at; undefined: any. */
+  /** Allowed target types; undefined: any. */
   readonly targets: readonly string[] | undefined
 }
 
@@ -34,9 +33,9 @@ export interface Shape {
   readonly name: string
   readonly invariants: readonly Invariant[]
   readonly properties: ReadonlyMap<string, Property>
-  /** Elements of which one name must be there. */
+  /** One name of each must be present. */
   readonly required: readonly Alternatives[]
-  /** Choices, of which at most one name may be there. */
+  /** At most one name of each may be present. */
   readonly choices: readonly Alternatives[]
 }
 
@@ -46,7 +45,7 @@ interface Alternatives {
   readonly names: readonly string[]
 }
 
-/** The shape of `Patient`, `HumanName` or `Patient.contact`. Throws for a name without definition. */
+/** Returns the shape of `Patient`, `HumanName` or `Patient.contact`. Throws for an unknown name. */
 export function getShape(name: string): Shape {
   const known = shapes.get(name)
   if (known) return known
@@ -117,7 +116,7 @@ function compileProperties(
   if (isInner) return [objectProperty(base, path)]
   return element.types.flatMap(({ code, targets }) => {
     const suffix = element.choice ? code.charAt(0).toUpperCase() + code.slice(1) : ''
-    // The definitions call the id of a resource a string; it has the format of an id.
+    // The definitions type resource ids as string; they have the format of an id.
     const isResourceId = element.path === 'id' && isResourceType(owner)
     const type = isResourceId ? 'id' : code
     const invariants = [
@@ -149,7 +148,7 @@ function objectProperty(property: Property, shape: string | undefined): Property
   }
 }
 
-/** Types refer to each other in circles, so a shape is looked up when it is first met. */
+/** Resolved lazily, because types refer to each other in cycles. */
 function later(find: () => Shape): () => Shape {
   let found: Shape | undefined
   return () => {
@@ -158,9 +157,6 @@ function later(find: () => Shape): () => Shape {
   }
 }
 
-// The findings of a validation, and where in the resource they are.
-
-/** No more issues than this are collected. */
 const MAX_ISSUES = 100
 
 interface Spot {
@@ -168,10 +164,7 @@ interface Spot {
   readonly diagnostics?: string | undefined
 }
 
-/**
- * Steps to the current element are kept on one stack, which several reports may share; a path is only
- * written when something is wrong.
- */
+/** Reports share one stack of steps to the current element; paths are formatted for findings only. */
 export class Report {
   readonly issues: Issue[] = []
   readonly isStrict: boolean
@@ -191,7 +184,7 @@ export class Report {
     return this.issues.length >= MAX_ISSUES
   }
 
-  /** Nothing that is still to be found changes what is reported. */
+  /** True when further findings cannot change the report. */
   get isDone(): boolean {
     return this.isFull && this.hasErrors
   }
@@ -204,26 +197,25 @@ export class Report {
     this.#steps.pop()
   }
 
-  /** Runs `work` with the path at a place below the current one. */
   within(steps: readonly (string | number)[], work: () => void): void {
     for (const step of steps) this.enter(step)
     work()
     this.#steps.length -= steps.length
   }
 
-  /** A fault of the JSON shape: an error in every project. */
+  /** Adds a structural error, enforced in every project. */
   error(text: string, step?: string | number): void {
     this.add('error', 'structure', text, { step })
   }
 
-  /** A rule that projects without strict mode do not enforce. */
+  /** Adds a finding: an error in strict mode, otherwise a warning. */
   rule(text: string, step?: string | number, code = 'structure', diagnostics?: string): void {
     this.add(this.isStrict ? 'error' : 'warning', code, text, { step, diagnostics })
   }
 
   add(severity: Severity, code: string, text: string, { step, diagnostics }: Spot = {}): void {
     if (this.isFull) {
-      // Warnings must not hide that a resource is refused.
+      // An error replaces a warning, so that the resource is still rejected.
       if (severity !== 'error' || this.hasErrors) return
       this.issues.pop()
     }
@@ -233,7 +225,6 @@ export class Report {
   }
 }
 
-/** Steps to an element as FHIRPath. */
 export function toFhirPath(steps: readonly (string | number)[]): string {
   let path = ''
   for (const step of steps) {

@@ -1,7 +1,4 @@
-/**
- * Validation of a resource: JSON shape, cardinality, primitive formats and, on the way back up, the invariants of
- * a resource. https://hl7.org/fhir/R4/validation.html, levels "structure", "cardinality", "values", "invariants".
- */
+/** Validates structure, cardinality, primitives and invariants. https://hl7.org/fhir/R4/validation.html */
 
 import { type Issue, invalid } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -17,11 +14,11 @@ import { getShape, type Property, Report, type Shape } from './shapes.ts'
 interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly isStrict: boolean
-  /** True: a code that a required binding does not list is an error, not a warning. */
+  /** True: a code outside a required binding is an error, otherwise a warning. */
   readonly refusesCodes: boolean
 }
 
-/** Checks a resource of a known type. What the others report counts only if the first has no error. */
+/** Checks a resource of a known type. Other reports are valid only if the first has no errors. */
 function validateStructure(
   resource: Resource,
   options: StructureOptions,
@@ -48,7 +45,6 @@ class Walk {
     this.codes = new Report(refusesCodes, steps)
   }
 
-  /** `property`: where it is inside another resource. */
   resource(value: object, step: string | number, property: Property | undefined): void {
     const { resourceType } = value as Record<string, unknown>
     const variables = this.#variables
@@ -87,7 +83,7 @@ class Walk {
     for (const { element, names } of shape.required) {
       if (!hasAny(value, names)) this.structure.rule('Missing required property', element)
     }
-    // An extension may hold one of 50 types.
+    // An extension may have one of 50 types.
     if (choices > 1) for (const { names } of shape.choices) this.#choice(value, names)
     this.#check(shape.invariants, value)
     if (property !== undefined) this.#check(property.invariants, value)
@@ -163,7 +159,7 @@ class Walk {
     if (fault !== undefined) this.codes.rule(fault, step, 'value')
   }
 
-  /** A resource whose shape is wrong is not checked further: the caller mends that first. */
+  /** Skipped after structural errors, which must be fixed first. */
   #check(invariants: readonly Invariant[], value: unknown, step?: string | number): void {
     if (invariants.length === 0 || this.structure.hasErrors || this.invariants.isFull) return
     this.#variables.context = value
@@ -188,7 +184,7 @@ function hasAny(value: Record<string, unknown>, names: readonly string[]): boole
   return false
 }
 
-/** A null in an array of primitives stands for a value that has only an id or extensions, or none of them. */
+/** A null in an array of primitives stands for a value with only an id or extensions. */
 function hasTwin(parent: Record<string, unknown>, property: Property, index: number): boolean {
   if (property.check === undefined && !property.isSibling) return false
   const name = property.isSibling ? property.name.slice(1) : `_${property.name}`
@@ -196,35 +192,30 @@ function hasTwin(parent: Record<string, unknown>, property: Property, index: num
   return Array.isArray(twin) && twin[index] !== undefined && twin[index] !== null
 }
 
-/** The stages are structure, invariants, profiles, terminology. */
 interface ValidationOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly strict: boolean
-  /** The claims of the resource and of those inside it. */
   readonly profiles?: readonly Claimed[]
-  /** The codes of value sets that the profiles name, as they name them. */
+  /** Codes of the profiles' value sets, by canonical as written. */
   readonly codes?: ReadonlyMap<string, CodeList>
-  /** True: codes outside of the required bindings of the standard are warnings. */
+  /** True: codes outside required bindings of the standard are warnings. */
   readonly takesCodes?: boolean | undefined
-  /** As the operation `$validate` asks: every stage, and what a write only warns of is an error. */
+  /** For `$validate`: runs every stage and reports a write's warnings as errors. */
   readonly thorough?: boolean
 }
 
-/** An invariant may compare each value with each other: what has more of them gets so much time. */
+/** An invariant may compare all pairs of values: larger resources get a time limit. */
 const MANY_VALUES = 10_000
 const MAX_MS = 5_000
 
-/**
- * The issues up to the first stage that has an error, at most 100 a stage. The type must be a known
- * one. Errors: 400 `too-costly` for profiles, and for a large resource that takes too long.
- */
+/** Stops after the first stage with an error; at most 100 issues per stage. Errors: 400 `too-costly`. */
 export function validate(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const check = () => validateNow(resource, options)
   if (countTo(MANY_VALUES, resource) > 0) return check()
   return withinTime(MAX_MS, 'The resource takes too long to validate', check)
 }
 
-/** Subtracts the number of values in an object from a number; 0 when there are more. */
+/** Subtracts the number of values in an object; 0 when there are more. */
 function countTo(most: number, value: object): number {
   let left = most
   for (const name in value) {
@@ -273,7 +264,7 @@ function checkProfiles(profiles: readonly Claimed[], common: Omit<Run, 'resource
   }
 }
 
-/** Throws 400 with the issues when one is an error; answers the warnings otherwise. */
+/** Throws 400 with the issues if one is an error; otherwise returns the warnings. */
 export function requireValid(resource: Resource, options: ValidationOptions): readonly Issue[] {
   const issues = validate(resource, options)
   if (issues.some(({ severity }) => severity === 'error')) throw invalid(issues)

@@ -1,4 +1,4 @@
-/** One AuditEvent a run, written in batches after the caller has its answer. */
+/** Writes one AuditEvent per run, in batches, after the caller has its answer. */
 import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { RecordedCalls } from '../../shared/bots/run-records.ts'
@@ -18,25 +18,25 @@ export interface RunRecord {
   readonly startedAt: Date
   readonly endedAt: Date
   readonly failure: RunFailure | undefined
-  /** The text of the failure, without secrets. */
+  /** Error message with secrets redacted. */
   readonly error: string | undefined
-  /** Without secrets. */
+  /** Secrets redacted. */
   readonly log: string
   /** 1-based. */
   readonly attempt: number
-  /** Undefined when it had its slot at once. */
+  /** Undefined when the run got its slot at once. */
   readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
-  /** Without secrets. */
+  /** Secrets redacted. */
   readonly made: RecordedCalls
-  /** Takes the secrets of the run out of a text. */
+  /** Redacts the run's secrets. */
   cleaned(text: string): string
 }
 
 interface Audit {
   /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
   add(record: RunRecord): Promise<void>
-  /** Writes what is queued, if it can be written now. */
+  /** Writes the queue once; the rest is lost. */
   close(): Promise<void>
 }
 
@@ -46,7 +46,6 @@ export function createAudit({ log, repository }: Services): Audit {
   const batches = batchDelayed<RunRecord>({
     log,
     what: 'AuditEvents',
-    /** Concurrent creates become one statement in the store. */
     async write(records) {
       const results = await Promise.allSettled(
         records.map((record) => {
@@ -91,7 +90,7 @@ function destinationsOf({ auditEventDestination }: Resource): readonly unknown[]
 function auditEvent(record: RunRecord): Resource {
   const { job, session, failure, error, log, startedAt, endedAt, input } = record
   const bot = { reference: `Bot/${job.botId}` }
-  // Code that cannot be loaded, and a limit, leave no line in the log.
+  // Load errors and limits leave no line in the log.
   const isLogged = error === undefined || log.includes(error)
   const described = isLogged ? log : `${log}${endedAt.toISOString()} ERROR ${error}\n`
   const entities = [bot.reference, inputReference(job, input), job.subscription]
@@ -124,7 +123,7 @@ function auditEvent(record: RunRecord): Resource {
   }
 }
 
-/** Undefined unless the input is a stored resource. */
+/** Returns undefined unless the input is a stored resource. */
 function inputReference({ inputKind }: ExecuteJob, input: string | undefined): string | undefined {
   if (inputKind !== 'json' || input === undefined) return undefined
   if (!input.includes('"resourceType"') || !input.includes('"id"')) return undefined
@@ -132,7 +131,7 @@ function inputReference({ inputKind }: ExecuteJob, input: string | undefined): s
   return isResource(value) && typeof value.id === 'string' ? referenceTo(value) : undefined
 }
 
-/** The last 10 KiB. */
+/** Returns the last 10 KiB. */
 export function logTail(log: string): string {
   const bytes = Buffer.from(log)
   if (bytes.length <= LOG_TAIL_BYTES) return log

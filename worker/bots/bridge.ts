@@ -1,6 +1,6 @@
 /**
- * Calls of a bot to the worker: FHIR requests as its run-as identity, outbound fetches, a token.
- * Counted per run; the first call that may change something is journalled before it is made.
+ * Serves a bot's calls: FHIR requests as its run-as identity, outbound fetches, tokens.
+ * Calls are counted per run; the first one with a possible effect is journalled before it is made.
  */
 import { handle, handleSigned } from '../../shared/api/handle.ts'
 import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts'
@@ -22,11 +22,10 @@ import type { HostCall } from './run-result.ts'
 
 interface BridgeOptions {
   readonly services: Services
-  /** As whom the run acts. */
   readonly session: Session
   readonly job: ExecuteJob
   readonly signal: AbortSignal
-  /** Resolves when a crash of this process can no longer hide the write. */
+  /** Resolves when the mark is durable, so that a crash of this process cannot hide the write. */
   markWrite(): Promise<void>
   mintToken(): Promise<string>
 }
@@ -34,23 +33,22 @@ interface BridgeOptions {
 export const MAX_CONCURRENT = 20
 export const MAX_FHIR_CALLS = 1000
 export const MAX_FETCHES = 50
-/** Calls, and versions written by one of them, that its record names. */
+/** Limit on calls in the run record, and on versions written by one call. */
 const MAX_NOTED = 100
 const MAX_METHOD = 10
-/** Each may bring 10 MB, which are held more than once on their way. */
+/** Each may carry 10 MB, held more than once in transit. */
 const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ENDED = new Error('The run has ended')
 const ROOT = '/fhir/R4/'
 const JSON_TYPE = 'application/json'
-/** POST by form only: nothing is changed. */
+/** POST forms of reads. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
-/** The worker's own say; a bot's would let it hide how deep it is. */
+/** Set by the worker alone: a bot could otherwise hide its call depth. */
 const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
-/** A FHIR request is made as the run's identity; another service gets the bot's own headers. */
+/** FHIR requests carry the run's identity; other services get the bot's own headers. */
 const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
 
-/** The answer to a call before it is text. */
 interface Answered {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
@@ -74,24 +72,24 @@ export class Bridge {
   #wasRefused = false
   #callCount = 0
   readonly #calls: CallRecord[] = []
-  /** Made for runs that ask something: it costs 3 us. */
+  /** Created lazily: most runs make no call. */
   #over: AbortController | undefined
 
   constructor(options: BridgeOptions) {
     this.#options = options
   }
 
-  /** True once a call that may have changed something has begun. */
+  /** True once a call with a possible effect has begun. */
   get hasWritten(): boolean {
     return this.#marked !== undefined
   }
 
-  /** True once a call was answered 503: what the product stands on was away. */
+  /** True once a call was answered 503 because a required service was unavailable. */
   get wasRefused(): boolean {
     return this.#wasRefused
   }
 
-  /** Its calls so far; their paths may hold secrets. */
+  /** Calls so far; paths may contain secrets. */
   get made(): RecordedCalls {
     if (this.#callCount === 0) return {}
     return { calls: this.#calls, callCount: this.#callCount }
@@ -119,7 +117,7 @@ export class Bridge {
     }
   }
 
-  /** The run is over: what has not begun is not done any more. */
+  /** Ends the run: pending calls are not started. */
   end(): void {
     this.#isOver = true
     this.#over?.abort(ENDED)
@@ -189,7 +187,7 @@ export class Bridge {
     }
   }
 
-  /** The few paths outside of FHIR that the client knows. */
+  /** Serves the non-FHIR paths of the client. */
   async #platform(asked: Asked, path: string): Promise<Answered> {
     const { method } = asked
     if (method === 'POST' && path === '/email/v1/send') {
@@ -228,7 +226,7 @@ export class Bridge {
     return { status: 200, headers, body: present(membership, principal, true) }
   }
 
-  /** Makes a call that is no FHIR request, which always changes something. */
+  /** Makes a call outside FHIR, which always counts as an effect. */
   async #beside(call: () => Promise<Answered>): Promise<Answered> {
     await this.#write()
     try {
@@ -257,18 +255,18 @@ function pathOf(path: string): string {
   return path.replace(/^\/?(fhir\/R4\/?)?/, '')
 }
 
-/** Queries of other services may hold keys, and so may what stands before the host. */
+/** Drops the query and the user info, which may hold keys. */
 function placeOf(url: string): string {
   const { origin, pathname } = URL.parse(url) ?? { origin: '', pathname: '' }
   return origin + pathname
 }
 
-/** Nothing of other services: their paths begin with a scheme. */
+/** Returns nothing for other services, whose paths begin with a scheme. */
 function writtenBy(method: string, path: string, { status, headers, body }: Answered): string[] {
   if (status >= 300 || isRead(method, path) || /^https?:/.test(path)) return []
   const isInstance = /^\w+\/[\w.-]+$/.test(path)
   if (method === 'DELETE') return isInstance ? [path] : []
-  // No element of a resource has this name and a text: the answers to entries of a Bundle have.
+  // Only the entry responses of a Bundle have this name with a string value.
   if (path === '' && typeof body === 'string') {
     const locations = [...body.matchAll(/"location":"([^"]+)"/g)].slice(0, MAX_NOTED)
     return locations.map(([, location = '']) => relative(location))
@@ -283,12 +281,12 @@ function relative(location: string): string {
 }
 
 function isRead(method: string, path: string): boolean {
-  // A called bot may write, whatever the method of the call.
+  // A called bot may write, regardless of the method.
   if (/\/\$execute(\/|$)/.test(path)) return false
   return method === 'GET' || method === 'HEAD' || (method === 'POST' && READING_POST.test(path))
 }
 
-/** The sandbox is not trusted: every member is checked. */
+/** Checks every member: the sandbox is not trusted. */
 function readPayload(payload: string): Asked & { url: string; redirect: string } {
   const value: unknown = JSON.parse(payload)
   if (!isObject(value)) throw new Error('The call is not an object')
@@ -309,7 +307,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
   }
 }
 
-/** The body of a fetch is base64 always, that of a FHIR request when it says so. */
+/** The body of a fetch is always base64; that of a FHIR request if `encoding` is base64. */
 function readPayloadBody(body: unknown, encoding: unknown, url: unknown): Asked['body'] {
   if (typeof body !== 'string') return undefined
   return encoding === 'base64' || url !== undefined ? Buffer.from(body, 'base64') : body
@@ -320,7 +318,7 @@ function replyText({ status, headers, body }: Answered): string {
   return JSON.stringify({ status, headers, body: body.toString('base64'), encoding: 'base64' })
 }
 
-/** A bot has it in its memory anyway. Errors: for content that no run could hold. */
+/** Buffers the content, which the bot will hold in memory anyway. Errors: content above the size limit of a run. */
 async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
   if (Number(reply.headers['Content-Length']) > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
@@ -346,7 +344,6 @@ function createPlaces(count: number): { take(): Promise<void>; free(): void } {
       else await new Promise<void>((resolve) => waiting.push(resolve))
     },
     free() {
-      // The next in line takes over the place, so the count stays.
       const next = waiting.shift()
       if (next === undefined) taken--
       else next()

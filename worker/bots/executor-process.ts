@@ -1,6 +1,6 @@
 /**
- * One executor: a child process without environment and without rights, and what this worker knows about it.
- * It is killed, never asked to stop: its threads may be past listening.
+ * One executor: a child process without environment or permissions, and its state in this worker.
+ * It is killed, never asked to stop: its threads may no longer respond.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createRequire } from 'node:module'
@@ -20,7 +20,7 @@ import { memoryOf, stepBehindOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
 
 const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))
-/** An executor that has nothing to do for so long has lost its beat: two are missing. */
+/** An executor silent for this long has missed two heartbeats. */
 const BEATS_MISSING_MS = 3000
 /** A busy machine takes seconds to start a process. */
 const START_MS = 30_000
@@ -30,19 +30,18 @@ const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
 const WARM_ISOLATE_MB = 4
 /**
- * The C library keeps what it was given back, but for blocks beyond a size: the half of an isolate that V8 takes from it
- * has such blocks, while those that a compilation takes again and again (32 KB) are below. After a burst of 750
- * isolates an executor keeps 200 instead of 370 MB. https://man7.org/linux/man-pages/man3/mallopt.3.html
+ * Blocks above this size are returned to the system. V8 frees half of an isolate in such blocks; those reused by
+ * compilation (32 KB) stay below. https://man7.org/linux/man-pages/man3/mallopt.3.html
  */
 const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
-/** Beyond what its isolates take, an executor that has become so large takes no new run and ends after its last. */
+/** Memory beyond that of its isolates above which an executor takes no new run and ends after its last. */
 const BLOATED_MB = 400
-/** How often an executor without a run is looked at, of which there may be hundreds. */
+/** Interval of checks of idle executors. */
 const LOOK_MS = 1000
-/** Codes an executor keeps by hash. */
+/** Code versions cached per executor, by hash. */
 const MAX_CODES = 200
 
-/** How an executor ended; `guilty` is the run that made it, where that is known. */
+/** How an executor ended; `guilty` is the run that caused it, if known. */
 export type Death =
   | { readonly cause: 'exit' | 'heartbeat' | 'memory' | 'closed' }
   | { readonly cause: 'timeout' | 'memory' | 'cancelled'; readonly guilty: number }
@@ -54,7 +53,7 @@ export type Ended =
       readonly body: string
       readonly log: string
     }
-  /** `isGuilty` is undefined when the fault may lie with any run of the process, or outside of it. */
+  /** `isGuilty` is undefined when any run of the process, or something outside it, may be at fault. */
   | { readonly t: 'died'; readonly death: Death; readonly isGuilty: boolean | undefined }
 
 export type Host = (call: HostCall) => Promise<string>
@@ -63,7 +62,7 @@ export interface ActiveRun {
   readonly run: BotRun
   readonly host: Host
   readonly signal: AbortSignal
-  /** When its wall limit ends, in epoch ms; set at its first start and kept when it is repeated. */
+  /** End of the wall limit in epoch ms; set at the first start and kept on a repeat. */
   deadline: number | undefined
   sideEffects: number
   isResting: boolean
@@ -73,7 +72,7 @@ export interface ActiveRun {
   end: (ended: Ended) => void
 }
 
-/** The rest of the wall limit in ms. */
+/** Returns the rest of the wall limit in ms. */
 export function remainingMs({ run, deadline }: ActiveRun): number {
   return deadline === undefined ? run.limits.wallMs : deadline - Date.now()
 }
@@ -84,10 +83,10 @@ export class ExecutorProcess {
   readonly ready: Promise<void>
   readonly died: Promise<Death>
   rssMb = 0
-  /** Without the pages that it shares with others. */
+  /** Excludes shared pages. */
   ownMb = 0
   isolates = 0
-  /** The run whose thread cannot be ended: the process should take no more and end after its last. */
+  /** The run whose thread cannot be ended: the process takes no more runs and ends after its last. */
   spentBy: BotRun | undefined
   readonly active = new Map<number, ActiveRun>()
   readonly #child: ChildProcess
@@ -105,14 +104,14 @@ export class ExecutorProcess {
   #restSeenAt = 0
   #stderr = ''
 
-  /** `mostIsolates` are what the worker has memory for. */
+  /** `mostIsolates`: the isolates that fit into the worker's memory. */
   constructor(mostIsolates = Number.POSITIVE_INFINITY) {
     this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: ALLOCATOR,
       cwd: '/',
       stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
     })
-    // A child that ends at once does not read it; its exit is heard below.
+    // A child that exits early does not read it; the exit handler below reports that.
     this.#child.stdin?.on('error', () => {}).end(executorInput())
     // `stdio` above makes the fourth a pipe, which Node opens in both directions.
     this.#pipe = this.#child.stdio[3] as Duplex
@@ -131,7 +130,7 @@ export class ExecutorProcess {
       }
       ready.resolve()
     })
-    // The exit tells all there is to know about a broken pipe.
+    // The exit handler covers a broken pipe.
     this.#pipe.on('error', () => {})
     this.#child.stderr?.on('data', (chunk) => {
       this.#stderr = `${this.#stderr}${chunk}`.slice(-2000)
@@ -149,7 +148,7 @@ export class ExecutorProcess {
     this.ready.catch(() => {})
   }
 
-  /** How many it was given so far. */
+  /** Runs started so far. */
   get runs(): number {
     return this.#lastRun
   }
@@ -158,17 +157,17 @@ export class ExecutorProcess {
     return this.#child.pid ?? 0
   }
 
-  /** False from the moment it is to be killed. */
+  /** False once it is being killed. */
   get isAlive(): boolean {
     return this.#death === undefined
   }
 
-  /** V8 and the allocator keep what they have been given back for the next burst; this is more than that. */
+  /** True when memory exceeds the normal reserve of V8 and the allocator. */
   get isBloated(): boolean {
     return this.rssMb > BLOATED_MB + Math.max(this.isolates, this.active.size) * WARM_ISOLATE_MB
   }
 
-  /** Sends the run with its wall limit, or what is left of it. */
+  /** Starts the run with the rest of its wall limit. */
   start(run: ActiveRun): Promise<Ended> {
     const wallMs = Math.max(1, remainingMs(run))
     run.deadline ??= Date.now() + wallMs
@@ -186,7 +185,7 @@ export class ExecutorProcess {
       void promise.then(() => clearTimeout(late))
     }
     run.signal.addEventListener('abort', onAbort, { once: true })
-    // Named first: V8 makes a function old at once that is written into a property, and with it all of the run.
+    // Declared as a constant: V8 tenures a function assigned to a property, and with it the whole run.
     const end: ActiveRun['end'] = (ended) => {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
@@ -223,7 +222,7 @@ export class ExecutorProcess {
     this.#child.kill('SIGKILL')
   }
 
-  /** Kills a process that lost its heartbeat or takes more memory than its runs may. */
+  /** Kills a process that lost its heartbeat or exceeds the memory of its runs. */
   check(): void {
     if (!this.isAlive) return
     const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
@@ -238,12 +237,12 @@ export class ExecutorProcess {
     stepBehindOnceBusy(this.pid, this.#behind)
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
     const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
-    // V8 enforces the limits late, and warm isolates that came since the process last rested take their part.
+    // V8 enforces limits late, and warm isolates since the last rest add their share.
     const allowedMb = runsMb * 1.5 + 64 + this.isolates * WARM_ISOLATE_MB
     if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
   }
 
-  /** The event loop of this worker stood still, so silence means nothing. */
+  /** Resets the heartbeat after this worker's own event loop was blocked. */
   forgive(): void {
     this.#lastHeard = Date.now()
   }
@@ -304,7 +303,7 @@ export class ExecutorProcess {
         this.isolates = header.isolates
         return
       case 'cache':
-        // Whoever has run code of bots is not believed.
+        // Caches are not trusted once bot code has run.
         if (this.#lastRun === 0) keepCaches(first, second)
         return
       default:
@@ -334,14 +333,14 @@ function rest(run: ActiveRun, isResting: boolean): void {
 const MAX_READ_LENGTH = 16_384
 const MAX_MESSAGE = 2000
 
-/** Hands the call to the host and its answer to the executor, unless the run ended meanwhile. */
+/** Answers the call through the host, unless the run ended meanwhile. */
 async function answerCall(
   run: ActiveRun,
   { run: id, call, kind }: CallMessage,
   payload: string,
   reply: (message: ReplyMessage, text: string) => void,
 ): Promise<void> {
-  // Noted before it is done: the executor may die while it is under way.
+  // Counted first: the executor may die during the call.
   if (mayHaveEffect(kind, payload)) run.sideEffects++
   try {
     const text = await run.host({ kind, payload })
@@ -353,14 +352,14 @@ async function answerCall(
   }
 }
 
-// Requests that only read are small; a large one, or one that is not understood, counts as an effect: the
-// price is one repeat less after a crash.
+// Requests that only read are small. A large or malformed one counts as an effect; the cost is one repeat fewer after a
+// crash.
 function mayHaveEffect(kind: string, payload: string): boolean {
   if (kind === 'token') return false
   if (payload.length > MAX_READ_LENGTH) return true
   try {
     const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
-    // A bot may be run by GET, too.
+    // A GET may run a bot.
     return !(method === 'GET' || method === 'HEAD') || /(\$|%24)execute/i.test(String(path))
   } catch {
     return true
@@ -384,7 +383,7 @@ function executorArguments(mostIsolates: number): string[] {
 
 let foundAddon: string | undefined
 
-/** The prebuilt addon of this platform, found the way isolated-vm's own loader finds it. */
+/** Finds the prebuilt addon of this platform as isolated-vm's own loader does. */
 function addonPath(): string {
   if (foundAddon === undefined) {
     const own = createRequire(import.meta.url).resolve('isolated-vm')

@@ -1,6 +1,6 @@
 /**
- * All that an executor gets at its start, made once a worker: its own files as JavaScript, the files of the guest as
- * one script, and the code cache of that script.
+ * Startup input of executors, built once per worker: their files as JavaScript, the guest as one script, and code
+ * caches.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
@@ -17,8 +17,8 @@ let guest: string | undefined
 let caches = { guest: '', own: '' }
 
 /**
- * Returns all that an executor reads first, in four parts: its files, their code caches, the script of the guest and its code cache.
- * The caches are empty for the first executor, which makes them; they are machine code, so they stay in memory.
+ * Returns the startup input: executor files, their code caches, the guest script and its code cache.
+ * The caches are empty for the first executor, which makes them. They are machine code, so they stay in memory.
  */
 export function executorInput(): Buffer {
   input ??= Buffer.from(
@@ -28,13 +28,13 @@ export function executorInput(): Buffer {
   return input
 }
 
-/** Takes the caches from an executor that has run no code of a bot yet. */
+/** Keeps the caches of an executor that has run no bot code yet. */
 export function keepCaches(guestCache: string, ownCache: string): void {
   caches = { guest: guestCache, own: ownCache }
   input = undefined
 }
 
-/** The files of the executor by name, as JSON, each the text of a function of `exported` and `load`; see boot.cjs. */
+/** Returns the executor's files as JSON, by name, each a function of `exported` and `load`; see boot.cjs. */
 function executorFiles(): string {
   code ??= JSON.stringify(
     Object.fromEntries(
@@ -46,7 +46,7 @@ function executorFiles(): string {
   return code
 }
 
-/** Lines stay where they were, so that traces name them. */
+/** Keeps line numbers for stack traces. */
 function asFunction(text: string): string {
   const exported: string[] = []
   const code = stripTypeScriptTypes(text)
@@ -63,21 +63,24 @@ function asFunction(text: string): string {
 }
 
 /**
- * The guest files (guest, with its folders) as one script. Each becomes a function that runs at its first `require`, so
- * a bot pays only for what it uses, and one code cache covers all of them.
+ * Returns the guest files as one script. Each file is a function that runs at its first `require`, so a bot pays only
+ * for the files it uses, and one code cache covers all of them.
  */
 function guestSource(): string {
   guest ??= withoutWide(readGuestFiles(new URL('guest/', FOLDER)))
   return guest
 }
 
-/** The same text in a byte a character, where one character alone would make it two: each isolate holds a copy. */
+/**
+ * Escapes characters above Latin-1: one of them would double the size of the string, of which each isolate holds a
+ * copy.
+ */
 function withoutWide(source: string): string {
   const escaped = source.replaceAll(
     /[^\0-\x7f]/g,
     (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
   )
-  // V8 keeps what it has cut from a wide text wide.
+  // V8 keeps slices of a two-byte string in two bytes.
   return Buffer.from(escaped, 'latin1').toString('latin1')
 }
 
@@ -86,11 +89,10 @@ function readGuestFiles(folder: URL): string {
   const files = paths
     .filter((path) => path.endsWith('.cjs'))
     .map((path) => {
-      // A file is known by its name alone, from whatever folder: to join paths in the isolate would take functions
-      // that bots may have replaced.
+      // Files are keyed by base name: joining paths in the isolate would need functions that bots may have replaced.
       const name = basename(path)
       const code = readFileSync(new URL(path, folder), 'utf8').replaceAll(RELATIVE, "'./$1'")
-      // Strict code keeps its functions out of the call sites that Error.prepareStackTrace gets to see.
+      // Strict mode hides the functions from the call sites of Error.prepareStackTrace.
       return `${JSON.stringify(`./${name}`)}: (function (require, module, exports, host) {'use strict';\n${code}\n})`
     })
   return `(function (send, ask, sendHere) {

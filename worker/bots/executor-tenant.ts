@@ -1,36 +1,36 @@
-/** The executor of one project, and the runs that wait for a place in it. */
+/** The executor of one project, and the runs waiting for it. */
 import type { ActiveRun, Ended, ExecutorProcess } from './executor-process.ts'
 
 interface TenantLimits {
   /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
   readonly isolatesPerBot: number
-  /** Bots called by bots have places besides. */
+  /** Nested bot calls have extra places. */
   readonly runsPerExecutor: number
   readonly maxAgeMs: number
 }
 
-/** Fewer the deeper the call, as each run may call several. */
+/** Places shrink with call depth, as each run may call several bots. */
 const FEWEST_CALLED = 16
-/** After so many runs an executor ends; a start costs as much as a thousand. */
+/** Runs after which an executor is replaced. */
 const MAX_RUNS = 100_000
 
-/** The pause of a project that has called once is taken for so long. */
+/** Assumed pause of a project that has called only once. */
 const UNKNOWN_PAUSE_MS = 60_000
 
 interface Waiting {
   readonly since: number
   readonly active: ActiveRun
   readonly resolve: (ended: Ended | undefined) => void
-  /** It waits for an executor and lends its place meanwhile. */
+  /** The run waits without CPU, so its place is free. */
   rests: boolean
 }
 
 export class Tenant {
   executor: ExecutorProcess | undefined
-  /** When it got its executor. */
+  /** Time when it got its executor. */
   boundAt = 0
   lastUsedAt = Date.now()
-  /** Executors that take no new run; gone when their last run is. */
+  /** Executors that take no new run and end with their last. */
   readonly draining = new Set<ExecutorProcess>()
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
@@ -47,7 +47,7 @@ export class Tenant {
     return this.#active === 0 && this.#waiting.length === 0
   }
 
-  /** How long it rests between calls or rests now, as a power of two in ms. */
+  /** The pause between calls, or the current one, as a power of two in ms. */
   get pause(): number {
     return Math.floor(Math.log2(Math.max(1, this.#pauseMs, Date.now() - this.lastUsedAt)))
   }
@@ -56,7 +56,7 @@ export class Tenant {
     return this.#waiting.length
   }
 
-  /** Epoch ms since when a run of a tenant without an executor waits for one. */
+  /** Epoch ms since when a run has waited for an executor; undefined otherwise. */
   get missesSince(): number | undefined {
     return this.executor?.isAlive ? undefined : this.#waiting[0]?.since
   }
@@ -65,11 +65,11 @@ export class Tenant {
     return this.#active
   }
 
-  /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
+  /** Resolves with the end of the run, or undefined when it was cancelled before its start. */
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
     const waiting: Waiting = { since: Date.now(), active, resolve, rests: false }
-    // Calls that come in pairs rest as long as the pairs do.
+    // Calls that come in pairs count the pause between pairs.
     if (this.isIdle) this.#pauseMs = Math.max(waiting.since - this.lastUsedAt, this.#pauseMs / 2)
     this.#waiting.push(waiting)
     this.pump()
@@ -90,14 +90,14 @@ export class Tenant {
     return promise
   }
 
-  /** Starts what may start; called when a place, or the executor, becomes free. */
+  /** Starts waiting runs when a place or the executor becomes free. */
   pump(): void {
     const { isolatesPerBot, runsPerExecutor } = this.#limits
     for (let at = 0; at < this.#waiting.length; ) {
       const waiting = this.#waiting[at]
       if (!this.executor?.isAlive || !waiting) return
       const { botKey, depth = 0 } = waiting.active.run
-      // Callers keep their places while they wait, so each depth has its own: no ring can form.
+      // Callers keep their places while they wait, so each depth has its own: no deadlock.
       const places = Math.max(depth && FEWEST_CALLED, Math.floor(runsPerExecutor / 2 ** depth))
       const isFull = (this.#byDepth.get(depth) ?? 0) >= places
       if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
@@ -108,7 +108,7 @@ export class Tenant {
     }
   }
 
-  /** Fails everything that waits; the executor could not be started. */
+  /** Fails all waiting runs: the executor could not be started. */
   abandon(): void {
     for (const { resolve } of this.#waiting.splice(0)) resolve(undefined)
   }
@@ -131,7 +131,6 @@ export class Tenant {
     count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
     if (rests) onRest(false)
-    // Named first, as the end of a run is.
     const onRestHere: ActiveRun['onRest'] = (isResting) => {
       count(this.#running, botKey, isResting ? -1 : 1)
       onRest(isResting)
@@ -148,7 +147,7 @@ export class Tenant {
     this.pump()
   }
 
-  // The allocator keeps what disposed isolates gave back, so only a new process returns memory.
+  // The allocator keeps the memory of disposed isolates; only a new process returns it.
   #recycle(executor: ExecutorProcess): void {
     if (executor !== this.executor) {
       if (executor.active.size === 0) executor.kill({ cause: 'closed' })

@@ -1,10 +1,7 @@
 /**
- * Where bots run: the worker's side of the executors. One child process a project, blank spares, and the
- * rules for what happens when a process dies with runs in it.
- *
- * A process that was killed for one run's sake fails that run; its neighbours start again elsewhere. When
- * nobody knows whose fault it was, each run is repeated once, alone, and the guilty one shows itself. A run
- * that may have had an effect is never repeated.
+ * The worker's side of the executors: one child process per project, blank spares, and crash handling. A process killed
+ * because of one run fails that run; the others start again. If the cause is unknown, each run is repeated once, alone,
+ * which reveals the guilty one. A run with a possible effect is never repeated.
  */
 import { availableParallelism } from 'node:os'
 import { unavailable } from '../../shared/core/errors.ts'
@@ -24,9 +21,9 @@ import { Spares } from './spare-executors.ts'
 
 export interface ExecutorsOptions {
   readonly log: Logger
-  /** Projects that have an executor at a time; the one that calls least often makes room. */
+  /** Limit on projects with an executor; the one that calls least often is evicted. */
   readonly maxExecutors: number
-  /** Beyond it idle executors end; unlimited by default. */
+  /** Idle executors end above this; unlimited by default. */
   readonly memoryMb?: number
   readonly spares: number
   readonly isolatesPerBot: number
@@ -55,27 +52,26 @@ const MAX_AGE_MS = 60 * 60_000
 const MAX_REPEATS = 2
 /** How long a project may wait for an executor while all are busy with others. */
 const TURN_MS = 250
-/** Executors that are started for projects at a time: a crowd of starts would all be late. */
+/** Executor starts in parallel: more at once would all be late. */
 const BINDING_AT_ONCE = Math.max(2, availableParallelism())
-/** Less is not worth a start. */
+/** A shorter remaining time is not worth a start. */
 const SHORTEST_REPEAT_MS = 20
 
-/** The worker's own part of its memory, with a spare. */
+/** The worker's own memory, with a reserve. */
 const WORKER_MB = 250
-/** Measured memory of an idle bound executor, its part of what all share included. */
+/** Memory of an idle bound executor, with its part of shared pages. */
 const EXECUTOR_MB = 13
 const FEWEST_EXECUTORS = 2
-/** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
+/** Share of the worker's memory in executors above which hardly any run is added. */
 const TOO_MUCH = 1
 
-/** Measured memory of a run that waits in an isolate of its own. */
+/** Memory of a run that waits in its own isolate. */
 const ISOLATE_MB = 2
 const FEWEST_RUNS = 16
 
 /**
- * The idle one with the longest pauses; of those alike, the one that got its executor last. Where more projects than
- * there are executors call in turn, those that have one then keep it: the one longest unused would be the next to call,
- * and each call would cost a start.
+ * Returns the idle tenant with the longest pauses; on a tie, the one bound last. With more projects than executors
+ * calling in turn, LRU would evict the next caller, and each call would cost a start.
  */
 function leastUsed(bound: readonly Tenant[]): Tenant | undefined {
   const idle = bound.filter(({ isIdle }) => isIdle)
@@ -84,13 +80,13 @@ function leastUsed(bound: readonly Tenant[]): Tenant | undefined {
   return last
 }
 
-/** How many runs a worker with so much memory has at a time; each has an isolate. */
+/** Returns how many runs fit into the memory; each has an isolate. */
 export function runsWithin(memoryMb: number): number {
   const leftMb = memoryMb - WORKER_MB - FEWEST_EXECUTORS * EXECUTOR_MB
   return Math.max(FEWEST_RUNS, Math.floor(leftMb / ISOLATE_MB))
 }
 
-/** How many executors a worker with so much memory has; two even if they do not fit. */
+/** Returns how many executors fit into the memory, at least two. */
 export function executorsWithin(memoryMb: number): number {
   return Math.max(FEWEST_EXECUTORS, Math.floor((memoryMb - WORKER_MB) / EXECUTOR_MB))
 }
@@ -107,7 +103,7 @@ export class Executors {
   readonly #memoryMb: number
   readonly #spares: Spares
   readonly #quarantine: Quarantine
-  /** In the order of last use. */
+  /** In order of last use. */
   readonly #tenants = new Map<string, Tenant>()
   readonly #deaths = { exit: 0, heartbeat: 0, memory: 0, timeout: 0, cancelled: 0, closed: 0 }
   readonly #checks: NodeJS.Timeout
@@ -129,7 +125,7 @@ export class Executors {
     await Promise.all(this.#spares.processes.map((spare) => spare.ready))
   }
 
-  /** Never rejects for what a bot does; 503 when no executor can be had. */
+  /** Never rejects for a bot's failure. Errors: 503 when no executor is available. */
   async run(
     run: BotRun,
     host: Host,
@@ -169,12 +165,12 @@ export class Executors {
     }
   }
 
-  /** From now on the bot version runs alone: it may have ended workers. */
+  /** Runs the bot version alone from now on: it may have killed executors. */
   suspect(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
     this.#quarantine.condemn(version)
   }
 
-  /** Runs that there is room for; few while those under way take far more than they were reckoned with. */
+  /** Free places for runs; few while the current runs exceed their expected memory. */
   get room(): number {
     if (this.#ownMb > this.#memoryMb * TOO_MUCH) return FEWEST_RUNS
     return runsWithin(this.#memoryMb)
@@ -207,7 +203,7 @@ export class Executors {
     await Promise.all(processes.map(({ died }) => died))
   }
 
-  /** Decides what the death of the process means for this run; undefined: try again. */
+  /** Decides the outcome of a run whose process died; undefined: try again. */
   #judge(
     active: ActiveRun,
     { cause }: Death,
@@ -243,7 +239,7 @@ export class Executors {
     return end
   }
 
-  /** Gives the tenant a spare, unless all executors are busy with others; then it waits. */
+  /** Gives the tenant a spare executor, or lets it wait while all are busy with others. */
   async #bind(tenant: Tenant): Promise<void> {
     if (this.#binding.has(tenant) || this.#isStartingEnough || !this.#hasRoom()) return
     this.#binding.add(tenant)
@@ -270,7 +266,6 @@ export class Executors {
     return this.#binding.size >= BINDING_AT_ONCE
   }
 
-  /** Binds executors for waiting Projects, the longest wait first. */
   #bindWaiting(): void {
     if (this.#isStartingEnough) return
     const missing = this.#missing()
@@ -278,14 +273,14 @@ export class Executors {
     for (const tenant of missing) void this.#bind(tenant)
   }
 
-  /** Tenants that wait for an executor; one whose start is under way has its turn, however slow the start is. */
+  /** Returns tenants waiting for an executor; one whose start is under way has its turn, however slow. */
   #missing(): Tenant[] {
     return [...this.#tenants.values()].filter(
       (tenant) => tenant.missesSince !== undefined && !this.#binding.has(tenant),
     )
   }
 
-  /** The one longest unused comes first. */
+  /** Least recently used first. */
   #bound(): Tenant[] {
     return [...this.#tenants.values()].filter(({ executor }) => executor?.isAlive)
   }
@@ -299,8 +294,8 @@ export class Executors {
   }
 
   /**
-   * With more busy projects than executors, the one that has its own for longest makes room; it finishes what
-   * runs. One retirement is for one start.
+   * With more busy projects than executors, retires the executor bound longest, after its runs. One retirement per
+   * start.
    */
   #rotate(): void {
     this.#bindWaiting()
@@ -314,7 +309,7 @@ export class Executors {
     this.#bindWaiting()
   }
 
-  /** Executors that bots have made large: the one longest idle gives its memory back. */
+  /** Retires bloated executors, the one idle longest first. */
   #shed(): void {
     this.#ownMb = this.#processes().reduce((sum, process) => sum + process.ownMb, 0)
     if (this.#ownMb <= this.#memoryMb - WORKER_MB) return

@@ -1,6 +1,6 @@
 /**
- * Upkeep of accepted runs. Redis may lose a second of its memory, or all of it: what PostgreSQL knows to be accepted, that
- * no worker has and Redis does not know, is queued again, or ended when it may have had an effect.
+ * Upkeep of accepted runs. Redis may lose recent writes or all data: runs that PostgreSQL has as accepted, but neither
+ * a worker nor Redis has, are queued again, or ended if they may have had an effect.
  */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
@@ -23,7 +23,7 @@ const OLDER_THAN_MS = 10_000
 const PAGE = 200
 const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
 
-/** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
+/** Runs until `stop`. Workers may run it in parallel: adding a job twice is harmless. */
 export function startSweep(services: Services): Loop {
   const { log } = services
   return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: timings.sweepMs }, (signal) =>
@@ -63,13 +63,12 @@ async function look(services: Services, run: AbandonedRun): Promise<void> {
     log.warn({ runId: run.id }, 'An accepted run was lost and is ended')
     return
   }
-  // Written by `createAsyncJob` from a job.
   if (await queues.restore(JSON.parse(run.job) as ExecuteJob)) {
     log.warn({ runId: run.id }, 'An accepted run was lost and is queued again')
   }
 }
 
-/** Undefined when its AsyncJob is finished or gone. */
+/** Returns undefined when the AsyncJob is finished or gone. */
 async function openJob(
   services: Services,
   { id, projectId }: PendingRun,

@@ -1,9 +1,9 @@
-/** Memory and priority of an executor, as Linux has them. Elsewhere the limits of its isolates have to do. */
+/** Memory and priority of an executor on Linux. On other systems the isolate limits must suffice. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority, setPriority } from 'node:os'
 import { platform } from 'node:process'
 
-/** Undefined where it cannot be known. */
+/** Returns undefined where unknown. */
 export function memoryOf(
   pid: number,
 ): { readonly rssMb: number; readonly ownMb: number } | undefined {
@@ -17,18 +17,18 @@ export function memoryOf(
   }
 }
 
-// An executor that has used much of the processor is served after the other processes, so these need not wait for a
-// crowd of runs. It costs nothing while the processor is free. Only root can raise a priority again, so it lasts as
-// long as the process. Its first thread keeps its priority: it runs no long code of bots, and hands runs over.
+// A CPU-heavy executor gets a lower priority, so that other processes need not wait for a crowd of runs. Only root can
+// raise a priority again, so it lasts as long as the process. The main thread keeps its priority: it runs no long bot
+// code and dispatches runs.
 
-/** Below this process: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
+/** Nice value: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
 const BEHIND = 5
 const LOWEST = 19
 const MUCH_MS = 1000
-/** The kernel reports in hundredths of a second, whatever its own clock. */
+/** The kernel reports in hundredths of a second, regardless of its own clock. */
 const TICK_MS = 10
 
-/** `behind` are the threads that have stepped behind; those that came since the last look follow. */
+/** Lowers the priority of a busy process. `behind` holds the threads already lowered; later ones follow. */
 export function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
   if (platform !== 'linux') return
   try {
@@ -40,11 +40,11 @@ export function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
       behind.add(thread)
     }
   } catch {
-    // The process, or a thread of it, ended meanwhile.
+    // The process or thread ended meanwhile.
   }
 }
 
-/** User and system time; the fields after the command, which may hold spaces and brackets itself (proc(5)). */
+/** Returns user and system time, parsed after the command, which may contain spaces and brackets (proc(5)). */
 function usedMs(pid: number): number {
   const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')

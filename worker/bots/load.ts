@@ -1,5 +1,4 @@
-/** Loads what a run needs besides its input, and writes its event: bot, code and limits by version, secrets by session. */
-
+/** Loads the bot, code and limits (cached by version) and secrets (by session) of a run, and writes its event. */
 import { createHash } from 'node:crypto'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
@@ -28,21 +27,21 @@ import { platformMeta } from '../../shared/store/rows/version.ts'
 export interface Secrets {
   /** `event.secrets` as JSON text. */
   readonly text: string
-  /** The values that a log must not show. */
+  /** Values to redact from logs. */
   readonly values: readonly string[]
 }
 
 export interface Loader {
   /** Errors: 400 when the code is gone. */
   bot(job: ExecuteJob): Promise<LoadedBot>
-  /** Runs of the job's project at a time, over all workers; Infinity where nobody has set it. */
+  /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
   projectConcurrency(job: ExecuteJob): Promise<number>
-  /** As whom the run acts. Errors: 400 when the membership is gone. */
+  /** Returns the run-as session. Errors: 400 when the membership is gone. */
   session(job: ExecuteJob): Promise<Session>
   secrets(job: ExecuteJob, bot: Resource, session: Session): Promise<Secrets>
 }
 
-/** Characters of code kept; a bot has at most 5 MB. */
+/** Characters of cached code; a bot has at most 5 MB. */
 const CODE_CACHE = 64 * 1024 * 1024
 const BOT_OVERHEAD = 10_000
 const PROJECT_FRESH_MS = 4000
@@ -64,7 +63,7 @@ export function createLoader(services: Services): Loader {
 
   return {
     async bot(job) {
-      // A version never changes, so what is cached is never stale.
+      // A version never changes, so the cache is never stale.
       const key = `${job.botId}/${job.botVersion}`
       const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
       if (found === undefined) throw badRequest('No executable code')
@@ -95,14 +94,13 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   if (project === undefined) throw badRequest('No executable code')
   const system = systemPrincipal(project)
   const version = await repository.readVersion(system, 'Bot', job.botId, String(job.botVersion))
-  // A stored version is a resource.
   const bot = JSON.parse(version.content ?? '{}') as Resource
   const location = codeLocation(bot, config.baseUrl)
   if (!location) throw badRequest('No executable code')
   let code = String(bot.code)
   if (location !== 'inline') {
     const stored = await repository.read(system, 'Binary', location.binary)
-    // The service reads every Project; a Bot runs the code of its own alone.
+    // The service can read every Project; a Bot may run only code of its Project.
     if (platformMeta(stored).project !== project.id) throw badRequest('No executable code')
     const content = readBinaryContent(stored)
     if (content.size === 0) throw badRequest('No executable code')
@@ -125,7 +123,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   }
 }
 
-/** The title may be any text; it becomes a part of stacks. */
+/** Sanitizes the title, which becomes part of stack traces. */
 function fileOf(bot: Resource): string {
   const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
   const name = typeof title === 'string' ? title.replaceAll(/[^\w.-]/g, '_').slice(-100) : ''
@@ -138,11 +136,10 @@ async function loadProject(services: Services, id: string): Promise<Resource | u
   const [version] = await services.repository.readMany(systemPrincipal(context), [
     { type: 'Project', id },
   ])
-  // A stored version is a resource.
   return version?.content === undefined ? undefined : (JSON.parse(version.content) as Resource)
 }
 
-/** Later projects win over earlier ones, `secret` over `systemSecret`. */
+/** Later projects override earlier ones, and `secret` overrides `systemSecret`. */
 function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: boolean): Secrets {
   const merged = new Map<string, Record<string, unknown>>()
   for (const project of projects) {
@@ -157,43 +154,40 @@ function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: b
   }
 }
 
-// A Bot with all that a run of it needs.
-
 export interface LoadedBot {
   readonly bot: Resource
   readonly code: string
-  /** Name of its file as its author knows it. */
+  /** File name as its author knows it. */
   readonly file: string
-  /** Hash of the file, name included. */
+  /** Hash of the file and its name. */
   readonly codeHash: string
   readonly format: CodeFormat
-  /** Names of the libraries that its code uses, those that others need before them. */
+  /** Names of the libraries used, dependencies first. */
   readonly libraries: readonly string[]
-  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  /** The client's `getAccessToken` is synchronous, so the token must exist before the call. */
   readonly wantsToken: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
-  /** The attempts at an asynchronous run that fails. */
+  /** Attempts of a failing asynchronous run. */
   readonly maxAttempts: number
   readonly fresh: boolean
   readonly concurrent: boolean
 }
 
-// * The JSON text that becomes the handler's `event`, and what `medplum` knows preset.
+// The handler's `event` and the preset context of `medplum`
 
-/** Elements of a Project that its members do not see. */
+/** Project elements hidden from members. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
 
 /** Shorter values are ordinary words in a log. */
 const SHORTEST_SECRET = 8
 
-// A session is shared by all runs of a membership until it is read again, and its text with it.
+// All runs of a membership share a session until it is reloaded, and its text with it.
 const contexts = new WeakMap<Session, string>()
 
 interface EventTimes {
   readonly attempt: number
-  /** Epoch ms. */
   readonly deadline: number
 }
 
@@ -201,11 +195,11 @@ interface EventOf {
   readonly job: ExecuteJob
   readonly bot: Resource
   readonly session: Session
-  /** JSON text already. */
+  /** JSON text. */
   readonly secrets: string
   readonly times: EventTimes
   readonly baseUrl: string
-  /** For bots that ask for it at once. */
+  /** Only for bots that use it synchronously. */
   readonly accessToken: string | undefined
 }
 
@@ -236,7 +230,7 @@ function contextText(session: Session, baseUrl: string): string {
     const { project, profile, ...rest } = sessionDetails(session)
     text = JSON.stringify({
       baseUrl,
-      // A text, so that runs which never ask do not parse it.
+      // Nested JSON text, parsed only on demand.
       details: JSON.stringify({
         ...rest,
         project: { ...visible(session.project), ...project },
@@ -255,21 +249,21 @@ function visible(project: Resource): Record<string, unknown> {
   )
 }
 
-/** The texts by which secrets may show in a log, the longest first, as the sandbox has them (guest/journal.cjs). */
+/** Returns the forms in which secrets may appear in a log, longest first, as in the sandbox (guest/journal.cjs). */
 function secretTexts(secrets: Iterable<Readonly<Record<string, unknown>>>): string[] {
   const texts = new Set<string>()
   for (const { valueString, valueInteger, valueDecimal } of secrets) {
     const text = String(valueString ?? valueInteger ?? valueDecimal ?? '')
     if (text.length < SHORTEST_SECRET) continue
     texts.add(text)
-    // As it stands in JSON.
+    // JSON-escaped form.
     texts.add(JSON.stringify(text).slice(1, -1))
   }
-  // One may be part of another.
+  // One may contain another.
   return [...texts].sort((a, b) => b.length - a.length)
 }
 
-/** An OperationOutcome as text, with the run's id in its first issue. */
+/** Returns an OperationOutcome as text, with the run id in its first issue. */
 export function withRunId(body: string, runId: string): string {
   const outcome: unknown = JSON.parse(body)
   if (!isObject(outcome) || !Array.isArray(outcome.issue)) return body
@@ -278,20 +272,19 @@ export function withRunId(body: string, runId: string): string {
   return JSON.stringify({ ...outcome, issue: [{ ...first, diagnostics: runId }, ...rest] })
 }
 
-// * Access tokens for bots that ask for one: most never do, so none is made beforehand. A token
-// reaches as far as its run, and ends with it.
+// Access tokens, made on demand since most bots never use one. A token has the scope of its run and ends with it.
 
 const SLACK_S = 60
 const system = systemPrincipal(SYSTEM_PROJECT)
 
 interface RunToken extends AsyncDisposable {
-  /** The one of the run, made when it is first asked for. */
+  /** Returns the run's token, made on the first call. */
   take(): Promise<string>
 }
 
 /**
- * Disposing it revokes its Login: at once, within 5 s where Redis is away. Should the worker die, the
- * token outlives the run's wall limit by a minute at most.
+ * Disposing revokes the Login at once, or within 5 s if Redis is unavailable. After a worker crash the token outlives
+ * the run's wall limit by a minute at most.
  */
 export function createRunToken(services: Services, session: Session, wallMs: number): RunToken {
   let login: Promise<string> | undefined

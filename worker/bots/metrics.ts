@@ -1,4 +1,4 @@
-/** The worker's metrics; web's /metrics shows them for all workers together. */
+/** The worker's metrics; web's /metrics shows those of all workers. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -7,29 +7,29 @@ import type { RunResult } from './run-result.ts'
 import type { HeldRuns } from './slots.ts'
 
 export interface RunMetrics {
-  /** The run has its turn; the end of it: `ok` or the failure. Times in ms. */
+  /** Counts a started run. The returned function ends it with `ok` or the failure; times in ms. */
   started(job: ExecuteJob): (outcome: string, queuedMs: number, ranMs: number) => void
-  /** Counts what a handler has used. */
+  /** Counts CPU and wall time of a handler. */
   used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
   hostCall(kind: string): void
-  /** A run has waited for its slot; see slots.ts. */
+  /** Counts a wait for a slot; see slots.ts. */
   held(reason: string, ms: number): void
-  /** Calls `held` for the runs that wait at the moment, whenever the metrics are read. */
+  /** Reports waiting runs through `held` whenever the metrics are read. */
   showHeld(held: () => readonly HeldRuns[]): void
-  /** Occurrences of schedules; `driftMs` is how late one was put into the queue. */
+  /** Counts an occurrence of a schedule; `driftMs` is its delay into the queue. */
   occurrence(
     outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
     count: number,
     driftMs?: number,
   ): void
-  /** Other parts of the worker count here, too. */
+  /** Shared with other parts of the worker. */
   readonly registry: Registry
-  /** The registry as JSON text, for the heartbeat. */
+  /** Returns the registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
-/** More bots would make the text that every heartbeat carries too long; they are counted as one. */
+/** Further bots share one label, which bounds the text in each heartbeat. */
 const MOST_BOTS = 500
 const OTHERS = { project: 'other', bot: 'other' }
 

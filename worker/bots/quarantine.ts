@@ -1,6 +1,6 @@
 /**
- * Runs that are kept apart: repeats after a crash whose cause is unknown, and bot versions that have killed
- * executors. Each gets a process for itself, which ends with it.
+ * Quarantine: runs repeated after an unexplained crash, and bot versions that have killed executors, each in a separate
+ * process.
  */
 import { Cache } from '../../shared/core/cache.ts'
 import {
@@ -28,7 +28,7 @@ export class Quarantine {
     this.#spares = spares
   }
 
-  /** True for a bot version that killed two executors in 10 minutes; a new version starts afresh. */
+  /** True for a bot version that killed two executors in 10 minutes; a new version starts clean. */
   holds(run: BotRun): boolean {
     return (this.#kills.get(versionOf(run))?.length ?? 0) >= KILLS
   }
@@ -49,7 +49,7 @@ export class Quarantine {
     this.#kills.set(versionOf(version), Array(KILLS).fill(Date.now()))
   }
 
-  /** Runs alone in a process of its own; undefined when it was cancelled or out of time before. */
+  /** Runs alone in a separate process; undefined when it was cancelled or out of time before. */
   async run(active: ActiveRun): Promise<Ended | undefined> {
     if (this.#open >= MAX_PROCESSES) {
       await new Promise<void>((resolve) => this.#waiting.push(resolve))

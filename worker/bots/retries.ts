@@ -1,4 +1,4 @@
-/** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it. */
+/** Decides whether and when failed runs are retried: only asynchronous ones whose bot asks for it. */
 
 import { backoffMs } from '../../shared/jobs/loop.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
@@ -6,10 +6,10 @@ import type { RunFailure } from './run-result.ts'
 
 const FIRST_MS = 1000
 const LONGEST_MS = 10 * 60_000
-/** Failures that another attempt cannot mend, or whose result nobody wants any more. */
+/** Failures that a retry cannot fix, or whose result is no longer wanted. */
 const FINAL: ReadonlySet<string> = new Set(['cancelled', 'interrupted', 'unavailable'])
 
-/** Undefined when the failure stands. An event's run is repeated by who sends the event. */
+/** Returns undefined for a final failure. The sender of an event repeats its run. */
 export function retryAfterMs(
   { asynchronous, class: kind, failures = 0 }: ExecuteJob,
   failure: RunFailure | 'unavailable' | undefined,

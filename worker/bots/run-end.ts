@@ -1,4 +1,4 @@
-/** How a run has ended, and what becomes of it. */
+/** Ends of runs: replies, failures and interruptions. */
 import { RunLeaseLost } from '../../shared/core/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
@@ -7,19 +7,19 @@ import { withRunId } from './load.ts'
 import type { RunReport } from './run-reports.ts'
 import type { Attempted, Done, RunResult } from './run-result.ts'
 
-/** Aborts the runs of a worker that stops. */
+/** Abort reason of a worker's shutdown. */
 export const SHUTDOWN = new Error('The worker stops')
-/** For a run that had no effect when its worker stops. */
+/** For a run without effect at shutdown. */
 export const BACK = { kind: 'back', delayMs: 0 } as const
 
-/** The run ends although nobody has asked for its end; what a bot makes of a refused write is no result. */
+/** True for an external abort; the bot's handling of a rejected write does not count as a result. */
 function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): boolean {
   if (!aborted) return false
   if (reason === SHUTDOWN) return failure === 'cancelled'
   return reason instanceof RunLeaseLost
 }
 
-/** Reports how a run has ended, and makes its reply. */
+/** Reports the end of a run and makes its reply. */
 export function endOf(
   { job, signal }: { readonly job: ExecuteJob; readonly signal: AbortSignal },
   bridge: Bridge,
@@ -35,7 +35,7 @@ export function endOf(
   const audited = report.end(result, failure, bridge.made)
   const isLost = signal.reason instanceof RunLeaseLost
   if (isStopped) return { kind: 'done', reply: interrupted(runId), failure, audited, isLost }
-  // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
+  // An error after an outage is not the bot's answer: the caller gets 503 and may retry, or an interruption.
   if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
     const again: ExecuteReply = { runId, status: 'unavailable', kind }
     const reply = bridge.hasWritten ? interrupted(runId) : again
@@ -45,7 +45,7 @@ export function endOf(
   return { kind: 'done', reply: { runId, status, kind, body }, failure, audited }
 }
 
-/** The run could not start. */
+/** Returns the result of a run that could not start. */
 export function unavailable(runId: string): Done {
   const reply = { runId, status: 'unavailable', kind: 'outcome' } as const
   return { kind: 'done', reply, failure: 'unavailable' }

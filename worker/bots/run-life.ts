@@ -1,5 +1,5 @@
 /**
- * The life of a run, from its job to its end. Every transition is a function here, and returns what has become of the run.
+ * The life cycle of a run, from its job to its end. Every transition is a function here and returns the new state.
  *
  *             lease              noteWrite              end
  *   queued ──────────▶ leased ─────────────▶ wrote ──────────▶ ended
@@ -7,23 +7,22 @@
  *     │    give back    │  ├─────── end ───────┼─────────────▶ ended
  *     ├─────────────────┘  │                   │
  *     │                    ├─────── lost ──────┴─────────────▶ lost       another worker has the run
- *     │                    └─────── cancel ──────────────────▶ cancelled  nobody wants it any more
- *     └── again: the bot wants a failed attempt repeated
+ *     │                    └─────── cancel ──────────────────▶ cancelled  no longer wanted
+ *     └── again: the bot asks for a retry
  *
- * - queued: a job of BullMQ has the run. One that is asked for later, scheduled or delivered has a row in PostgreSQL, too
- *   (`pending_run`, `occurrence`, `delivery`), which brings the job back when Redis has lost it.
- * - leased: a worker has the job, and the lease of the row (shared/postgres/leases.ts). A run without a row has a
- *   name for each of its attempts instead.
- * - wrote: the run may have changed something, so no other attempt begins. Noted in the row (`effect`), or in the journal in
- *   Redis, where the first attempt that asks is the only one that may write. Occurrences and deliveries are repeated
- *   whatever they have done; their writes name the lease, and PostgreSQL refuses those of an older one.
- * - ended: its reply is published, and its result is in its AsyncJob, or its row is gone.
- * - lost: the worker has lost the lease, and writes nothing more; the worker that has it now ends the run.
- * - cancelled: by its AsyncJob, by a caller that has gone, or by its deadline.
+ * - queued: a BullMQ job holds the run. Asynchronous, scheduled and delivered runs also have a row in PostgreSQL
+ *   (`pending_run`, `occurrence`, `delivery`), which restores the job after a loss of Redis.
+ * - leased: a worker has the job and the lease of the row (shared/postgres/leases.ts). A run without a row names each
+ *   attempt instead.
+ * - wrote: the run may have had an effect, so no other attempt begins. Noted in the row (`effect`) or in the Redis journal,
+ *   where only the first attempt may write. Occurrences and deliveries are repeated regardless of effects; their writes name
+ *   the lease, and PostgreSQL rejects those of an older one.
+ * - ended: the reply is published, and the result is in the AsyncJob, or the row is removed.
+ * - lost: the worker has lost the lease and writes nothing more; the new holder ends the run.
+ * - cancelled: by its AsyncJob, a disconnected caller, or its deadline.
  *
- * A bot that a run calls is never queued: with every slot held by a caller, it would wait forever. It begins as leased, in the
- * slot and under the lease of its caller, has its own time limit, is one level deeper (at most 10), writes under its caller's
- * mark, and stops when its caller stops.
+ * A nested bot is never queued: with every slot held by a caller, it would wait forever. It starts as leased in its caller's slot
+ * and lease, has its own time limit, is one level deeper (at most 10), writes under its caller's mark, and stops with its caller.
  */
 import { randomUUID } from 'node:crypto'
 import type { RunLease } from '../../shared/access/principal.ts'
@@ -56,7 +55,7 @@ const RENEW_MS = Math.min(PENDING_RUNS.leaseMs, OCCURRENCES.leaseMs) / 3
 /** A run while this worker has it. */
 export interface LeasedRun {
   readonly attempt: Attempt
-  /** Gives the row back, unless the run is done. */
+  /** Releases the row unless the run is done. */
   leave(end: JobEnd): Promise<void>
 }
 
@@ -64,22 +63,18 @@ type Leasing =
   | { readonly state: 'leased'; readonly run: LeasedRun }
   /** Another worker has the run, or it has ended. */
   | { readonly state: 'lost' }
-  /** PostgreSQL is away; the row brings the run back. */
+  /** PostgreSQL is unavailable; the row brings the run back. */
   | { readonly state: 'away' }
 
 export interface RunLives {
-  /**
-   * queued → leased. A job that `isRepeat` was lost by the worker before. `lost` is called when another worker gets the
-   * lease.
-   */
+  /** queued → leased. `isRepeat`: a worker lost the job before. Calls `lost` when another worker gets the lease. */
   lease(taken: TakenJob, lost: () => void): Promise<Leasing>
-  /** leased → wrote. */
   noteWrite(job: ExecuteJob, attempt: Attempt): Promise<'wrote' | 'lost'>
   stop(): Promise<void>
 }
 
 interface Held {
-  /** 0 while the run has no row; one that is made meanwhile is leased by that. */
+  /** 0 while the run has no row; a row created meanwhile is leased by its creation. */
   readonly token: number
   readonly lost: () => void
 }
@@ -103,13 +98,13 @@ export function createRunLives({ database, log }: Services, runs: Runs): RunLive
       const at = { database, lost }
       if (job.scheduled !== undefined) return await orAway(leaseScheduled(at, occurrences, taken))
       if (job.asynchronous) return await orAway(leasePending(at, pending, taken))
-      // The row of a run whose caller waits is made when it stops waiting.
+      // A caller's run gets a row when the caller stops waiting.
       const attempt = { number, isRepeat, id: randomUUID() }
       return held(pending, job.runId, { token: 0, lost }, { attempt, leave: async () => {} })
     },
     async noteWrite(job, { lease, id }) {
       if (lease !== undefined) return (await noteIn(database, lease)) ? 'wrote' : 'lost'
-      // A bot that is called by a run writes in the name of that one, which has noted so.
+      // A nested bot writes under the mark of its caller, which is already set.
       return id === undefined || (await runs.markWrite(job, id)) ? 'wrote' : 'lost'
     },
     stop: () => renewing.stop(),
@@ -158,7 +153,7 @@ function held(rows: Rows, runId: string, row: Held, run: LeasedRun): Leasing {
   rows.set(runId, row)
   const leave = async (end: JobEnd) => {
     if (rows.get(runId) === row) rows.delete(runId)
-    // A row that could not be given back is free in some seconds.
+    // A row that could not be released is free in some seconds.
     await run.leave(end).catch(() => undefined)
   }
   return { state: 'leased', run: { ...run, leave } }
@@ -182,7 +177,7 @@ async function renew(
   for (const { token, row } of missing) if (token > 0) row.lost()
 }
 
-/** Notes in the row of a run that it may have changed something. False when the lease was lost. */
+/** Notes in the run's row that it may have had an effect. False when the lease was lost. */
 async function noteIn(database: Database, lease: RunLease): Promise<boolean> {
   if (lease.owner === 'r') return await recordPendingEffect(database, lease.run, lease.token)
   return await requireRunLease(database, lease).then(

@@ -1,4 +1,4 @@
-/** Reports of a run: to listeners of its bot, as an AuditEvent, and in the list of its latest runs. */
+/** Reports a run to listeners of its bot, as an AuditEvent, and in the list of recent runs. */
 
 import { findSetting } from '../../shared/access/project-context.ts'
 import { archiveInput, trimRuns } from '../../shared/bots/inputs.ts'
@@ -25,16 +25,15 @@ type StartedRun = Pick<
 >
 
 export interface RunReport {
-  /** For the executor, when somebody listens. */
+  /** Set when a listener is connected. */
   readonly onLog: ((text: string) => void) | undefined
-  /** Settled when the AuditEvent is stored. */
+  /** Resolves when the AuditEvent is stored. */
   end(result: RunResult, failure: RunFailure | undefined, made: RecordedCalls): Promise<void>
 }
 
 export interface RunReports {
-  /** `secrets` are what no log may show. */
+  /** `secrets` are redacted from logs. */
   start(run: StartedRun, secrets: readonly string[]): RunReport
-  /** Writes what is queued, if it can be written now. */
   close(): Promise<void>
 }
 
@@ -52,7 +51,7 @@ export function createRunReports(services: Services, followed: FollowedRuns): Ru
           const log = cleaned(result.log)
           const text = failure === undefined ? undefined : errorOf(result.body)
           const error = text === undefined ? undefined : cleaned(text)
-          // By the clock of the service, as the start.
+          // Same clock as the start.
           const endedAt = new Date(run.startedAt.getTime() + performance.now() - begun)
           const made = {
             calls: calls?.map((call) => ({ ...call, path: cleaned(call.path).slice(0, MAX_PATH) })),
@@ -72,12 +71,11 @@ export function createRunReports(services: Services, followed: FollowedRuns): Ru
   }
 }
 
-/** Replaces `secretTexts` by `***`. */
 function redact(log: string, secrets: readonly string[]): string {
   return secrets.reduce((text, secret) => text.replaceAll(secret, '***'), log)
 }
 
-/** The text of an outcome, which may be one that the bot made. */
+/** Returns the text of an outcome, which the bot may have made. */
 function errorOf(body: string): string | undefined {
   try {
     const outcome: unknown = JSON.parse(body)
@@ -90,10 +88,10 @@ function errorOf(body: string): string | undefined {
   }
 }
 
-// The events of a run for listeners of its bot: its start, its log, its end.
+// Live log: start, output and end of a run
 
 interface LiveLog {
-  /** For the executor, when somebody listens from the start. */
+  /** Set when a listener was connected at the start. */
   readonly onLog: ((text: string) => void) | undefined
   end(record: RunRecord): void
 }
@@ -120,7 +118,6 @@ function startLiveLog(
     traceId,
   }
   const isHeard = followed.has(botId)
-  // A short run is one message; a longer one has several.
   let isStartSent = false
   const onLog = (text: string) => {
     const events = [
@@ -151,17 +148,17 @@ function startLiveLog(
   }
 }
 
-// * Rows of `Bot/$runs`: one a run, written in batches after the caller has its answer.
+// Rows of `Bot/$runs`, written in batches after the reply
 
 interface RecentRuns {
   add(record: RunRecord): void
   close(): Promise<void>
 }
 
-/** How often the runs of busy bots are cut to the latest. */
+/** Interval of trimming the runs of busy bots. */
 const TRIM_MS = 30_000
 const MAX_ERROR = 1000
-/** Inputs on their way to the storage; where it is slower than the runs, the others are not kept. */
+/** Inputs being stored; further inputs are dropped when storage is slow. */
 const MAX_KEEPING = 50
 const ARCHIVE = 'BOT_INPUT_ARCHIVE'
 
@@ -210,7 +207,7 @@ function createRecentRuns(services: Services): RecentRuns {
   return {
     add(record) {
       grown.add(record.job.botId)
-      // Nobody waits for it.
+      // No input is kept, so nothing waits.
       if (!isKept(record)) {
         void batches.add(rowOf(record))
         return

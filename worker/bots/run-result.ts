@@ -1,4 +1,4 @@
-/** The request and the result of a run, and the words for everything that can end it. */
+/** The request and the result of a run, and the messages of its failures. */
 
 import type { RunLease } from '../../shared/access/principal.ts'
 import { issue, outcome } from '../../shared/core/errors.ts'
@@ -19,30 +19,27 @@ import { TURN_MS } from '../executor/shared-isolate.ts'
 export interface BotRun {
   readonly runId: string
   readonly projectId: string
-  /** The Bot; its versions differ in `codeHash`. */
+  /** Identifies the Bot; its versions differ in `codeHash`. */
   readonly botKey: string
-  /** As whom it acts, and within which scope: an isolate is used again for the same one alone. */
+  /** Identity and scope; an isolate is reused only for the same one. */
   readonly asker: string
   readonly code: string
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
-  /** Name of its file in the frames of errors. */
   readonly file?: string
-  /** Names of the libraries that the code uses. */
+  /** Libraries used by the code. */
   readonly libraries?: readonly string[]
   readonly limits: Limits
-  /** JSON of the event without its input, `context` {baseUrl, project, membership, profile} included. */
+  /** JSON of the event without its input; includes `context` {baseUrl, project, membership, profile}. */
   readonly event: string
   readonly inputKind: InputKind
-  /** `bytes` travel as base64. */
+  /** `bytes` are base64. */
   readonly input: string | undefined
-  /** How many bots called each other to get here; none: 0. */
   readonly depth?: number
-  /** True: an isolate of its own that no other run has used or will use. */
+  /** True: runs in a new isolate, which is not reused. */
   readonly fresh?: boolean
-  /** True: it may share an isolate with runs of the same bot for the same asker. */
+  /** True: may share an isolate with runs of the same bot and asker. */
   readonly concurrent?: boolean
-  /** Hears what the run logs, while it runs and before its end. */
   readonly onLog?: ((text: string) => void) | undefined
 }
 
@@ -66,7 +63,7 @@ const KILLED: ReadonlySet<RunFailure | undefined> = new Set([
   'crash',
 ])
 
-/** A limit has ended the run, not the bot itself. */
+/** True for failures by a limit rather than by the bot. */
 export function isKilled(failure: RunFailure | undefined): boolean {
   return KILLED.has(failure)
 }
@@ -79,9 +76,9 @@ export interface RunResult {
   readonly log: string
   readonly cpuMs: number
   readonly wallMs: number
-  /** Heap at the end, where it was measured. */
+  /** Heap at the end, if measured. */
   readonly memoryMb?: number | undefined
-  /** Calls that may have changed something: all but reads of FHIR and GET fetches. */
+  /** Calls with a possible effect: all but FHIR reads and GET fetches. */
   readonly sideEffects: number
 }
 
@@ -106,7 +103,7 @@ interface Answer {
   readonly sideEffects: number
 }
 
-/** The executor's answer; a failure's body becomes an OperationOutcome with the run id. */
+/** Converts the executor's answer; a failure's body becomes an OperationOutcome with the run id. */
 export function resultOf(run: BotRun, { done, body, log, sideEffects }: Answer): RunResult {
   const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
   const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }
@@ -115,7 +112,7 @@ export function resultOf(run: BotRun, { done, body, log, sideEffects }: Answer):
   return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', ended)
 }
 
-/** `body` of a thrown error or of a result that has no text is the message to tell. */
+/** `body` is the message of a thrown error or of a result that cannot be serialized. */
 export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): RunResult {
   const [code, text] = describe(run, failure, ended.body ?? '')
   return {
@@ -161,18 +158,17 @@ function megabytes(bytes: number): number {
   return Math.round((bytes / (1024 * 1024)) * 100) / 100
 }
 
-// Refusals of runs that have their turn, the answers to their callers, and the lines of those that fail.
+// Refusals before the start, and replies and log lines of failures
 
 export interface Attempt {
-  /** 1-based, as the bot sees it. */
+  /** 1-based. */
   readonly number: number
-  /** The job was started before, here or elsewhere. */
   readonly isRepeat: boolean
-  /** An attempt before may have changed something; undefined where only Redis knows. */
+  /** An earlier attempt may have had an effect; undefined where only Redis has the mark. */
   readonly hadEffect?: boolean
-  /** Names the attempt of a run without a row; absent for one that another run has called. */
+  /** Names the attempt of a run without a row; absent for a nested run. */
   readonly id?: string
-  /** Its writes are checked against this; undefined for a run without a row. */
+  /** Checked on writes; undefined for a run without a row. */
   readonly lease?: RunLease | undefined
 }
 
@@ -180,19 +176,19 @@ export interface Done {
   readonly kind: 'done'
   readonly reply: ExecuteReply
   readonly failure: RunFailure | 'unavailable' | undefined
-  /** Another worker has the run, which is not this one's to end. */
+  /** Another worker has the run and will end it. */
   readonly isLost?: boolean
-  /** Settled when its AuditEvent is stored. */
+  /** Resolves when the AuditEvent is stored. */
   readonly audited?: Promise<void>
 }
 
-/** An attempt that has ended, or whose job goes back to the queue as if it had not begun. */
+/** An ended attempt, or one whose job goes back to the queue as if not begun. */
 export type Attempted = Done | { readonly kind: 'back'; readonly delayMs: number }
 
-/** A caller whose wait is over is sent away with a status URL, if it is still there, within this time. */
+/** Time within which a caller gets the status URL after its wait is over. */
 const SENT_AWAY_MS = 2000
 
-/** Undefined when the run may start. */
+/** Returns undefined when the run may start. */
 export async function refusal(
   runs: Runs,
   job: ExecuteJob,
@@ -224,10 +220,10 @@ function ended(runId: string, code: string, text: string): ExecuteReply {
   return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
 }
 
-/** The first two are no failures, and the last one has been logged with its cause. */
+/** The first two are no failures; the last one is logged with its cause. */
 const SILENT: ReadonlySet<Done['failure']> = new Set([undefined, 'cancelled', 'unavailable'])
 
-/** Without the text of its error, which may be about a patient: `$runs` and the AuditEvent have that. */
+/** Omits the error text, which may contain patient data: `$runs` and the AuditEvent have it. */
 export function noteFailure(log: Logger, job: ExecuteJob, failure: Done['failure'], ms: number) {
   if (SILENT.has(failure)) return
   const { runId, botId, projectId, requestId, traceId } = job

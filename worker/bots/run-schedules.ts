@@ -1,4 +1,4 @@
-/** The life of an occurrence: planned, its job in the queue, run, and run again when it has failed. */
+/** Plans, queues, runs and retries the occurrences of schedules. */
 import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
 import {
   type ProjectContext,
@@ -39,7 +39,7 @@ const FIRST_PAUSE_MS = 1000
 
 type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
-/** Looks for what is due until `stop`. */
+/** Polls for due schedules until `stop`. */
 export function startSchedules(
   services: Services,
   metrics: ScheduleMetrics,
@@ -50,7 +50,7 @@ export function startSchedules(
   )
 }
 
-/** Puts what is due by `now` into the queue; true: there may be more. */
+/** Queues occurrences due by `now`; true: there may be more. */
 async function runDue(services: Services, metrics: ScheduleMetrics, now: Date): Promise<boolean> {
   const { plans, isCut } = await planDue(services, now)
   for (const plan of plans) await tell(services, metrics, plan)
@@ -59,7 +59,7 @@ async function runDue(services: Services, metrics: ScheduleMetrics, now: Date): 
   return isCut || occurrences.length === AT_ONCE
 }
 
-/** Ends the occurrence, or has it run again after a pause that doubles. False when the lease was lost. */
+/** Ends the occurrence, or retries it with exponential backoff. False when the lease was lost. */
 export async function settleOccurrence(
   { database }: Services,
   { token }: RunLease,
@@ -120,7 +120,7 @@ async function enqueue(
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
-    // Redis is away: the occurrence comes again.
+    // Redis is unavailable: the occurrence is retried.
     if (!(error instanceof HttpError)) throw error
     log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
     return
@@ -175,22 +175,18 @@ async function auditSkipped(
   })
 }
 
-// * When Bots that run by themselves run next. Any worker may plan: a row is locked by one of them, and
-// the occurrence it leaves behind has Bot and time as its key, so none is run by two.
-
-/** An occurrence that was missed longer ago is not made up for. */
+/** Older missed occurrences are skipped. */
 const MADE_UP_MS = 3_600_000
 const PLANNED_AT_ONCE = 200
 
 interface Planned extends Plan {
   readonly row: DueSchedule
-  /** The occurrence that does not run, as the run before it goes on. */
+  /** The occurrence skipped because the run before it goes on. */
   readonly overlapped: Date | undefined
-  /** Occurrences that were missed and are not made up for. */
   readonly missed: number
 }
 
-/** Plans what is due by `now`; true: there may be more. */
+/** Plans schedules due by `now`; true: there may be more. */
 async function planDue(
   { database }: Pick<Services, 'database'>,
   now: Date,
@@ -203,7 +199,7 @@ async function planDue(
   })
 }
 
-/** The last one of several missed occurrences runs, unless it is too old. */
+/** Returns the last of several missed occurrences, unless it is too old. */
 export function planOccurrence(row: DueSchedule, now: Date): Planned {
   const { project, id, since } = row
   const schedule = readSchedule(row.bot)

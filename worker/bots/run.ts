@@ -1,6 +1,6 @@
 /**
- * One bot run from job to reply, AsyncJob and AuditEvent. A run that may have had an effect is never made twice;
- * the journal in Redis outlives this process, the bridge's own note is enough inside it.
+ * Runs one bot from job to reply, AsyncJob and AuditEvent. A run with a possible effect never runs twice: the journal
+ * in Redis survives this process, and the bridge tracks effects inside it.
  */
 import { callerKey, type RunLease } from '../../shared/access/principal.ts'
 import type { Stats } from '../../shared/bots/stats.ts'
@@ -48,7 +48,7 @@ interface RunnerOptions {
   readonly stats: Stats
 }
 
-/** Called when the run begins and ends to wait without using the processor. */
+/** Called when the run starts or stops waiting without CPU. */
 type OnRest = (isResting: boolean) => void
 
 interface InHand {
@@ -94,7 +94,6 @@ export class Runner {
     return this.#active.size
   }
 
-  /** Runs a job, and returns what becomes of it. */
   async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
     const { job } = taken
     const leasing = await this.#lives.lease(taken, this.#stopRun(job))
@@ -110,7 +109,7 @@ export class Runner {
     }
   }
 
-  /** Runs a job that PostgreSQL holds, for its outcome. */
+  /** Runs a delivery job, whose queue is PostgreSQL, and returns its outcome. */
   async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Attempted> {
     const deadline = job.deadline - Date.now() + this.#options.runs.presence.now()
     const attempt = { number, isRepeat: false, lease }
@@ -118,7 +117,7 @@ export class Runner {
     return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
   }
 
-  /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
+  /** Replies for a job that BullMQ gave up; a poison job has killed its worker twice. */
   async giveUp(job: ExecuteJob, isPoison: boolean): Promise<void> {
     const { executors, stats } = this.#options
     if (isPoison) {
@@ -136,12 +135,11 @@ export class Runner {
     )
   }
 
-  /** Ends every run in hand; those without an effect go back to the queue. */
+  /** Ends every run in hand; those without effect go back to the queue. */
   abandonAll(): void {
     for (const controller of this.#active.values()) controller.abort(SHUTDOWN)
   }
 
-  /** Waits for results that are on their way. */
   async close(): Promise<void> {
     await Promise.all([this.#settling.close(), this.#lives.stop()])
   }
@@ -150,10 +148,7 @@ export class Runner {
     return () => this.#active.get(runId)?.abort(new RunLeaseLost())
   }
 
-  /**
-   * A bot that calls a bot keeps its slot, so the called one runs at once in the same slot: waiting
-   * in the queue could wait for ever, with every slot held by a caller.
-   */
+  /** A nested bot runs at once in its caller's slot: with every slot held by a caller, the queue would deadlock. */
   #nested(queues: Queues): Queues {
     return {
       ...queues,
@@ -173,7 +168,6 @@ export class Runner {
     }
   }
 
-  /** leased → ended, or back to the queue. */
   async #take(inHand: InHand): Promise<JobEnd> {
     const { job, onRest } = inHand
     const { log } = this.#services
@@ -181,7 +175,6 @@ export class Runner {
     if (done.kind === 'back') return done
     const { reply, failure, audited, ranMs, isLost } = done
     if (isLost === true) {
-      // The worker that has it now ends it, too.
       log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
       return DONE
     }
@@ -201,13 +194,13 @@ export class Runner {
     return DONE
   }
 
-  /** Undefined unless the bot asks for another attempt. */
+  /** Returns undefined unless the bot asks for another attempt. */
   async #retryAfter(job: ExecuteJob, failure: Done['failure']): Promise<number | undefined> {
     const loaded = await this.#loader.bot(job).catch(() => undefined)
     return retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
   }
 
-  /** The reply first, then what nobody waits for. */
+  /** Publishes the reply before the remaining work. */
   async #finish(
     { job, attempt: { id, isRepeat, lease } }: Pick<InHand, 'job' | 'attempt'>,
     reply: ExecuteReply,
@@ -341,13 +334,13 @@ export class Runner {
       running.onRest,
     )
     bridge.end()
-    // Calls of such a run end with it.
+    // Aborts the calls of a killed run.
     if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
     return endOf({ job, signal: controller.signal }, bridge, report, result)
   }
 
-  /** Errors: RunLost; the run ends by it. */
+  /** Errors: RunLost, which ends the run. */
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
     if ((await this.#lives.noteWrite(job, attempt)) === 'wrote') return
     const lost = new RunLeaseLost()
@@ -376,8 +369,8 @@ function sandboxOf(job: ExecuteJob, loaded: LoadedBot, { principal }: Session) {
 }
 
 /**
- * An executor takes a few runs of a key at a time. Each depth has its own key: a called bot waits for
- * places that only deeper calls hold, so calls that wait for each other in a ring cannot be.
+ * An executor limits concurrent runs per key. Each depth has its own key, which prevents deadlock: a called bot waits
+ * only for places held by deeper calls.
  */
 function botKey({ botId, botVersion, depth }: ExecuteJob): string {
   return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`

@@ -1,4 +1,4 @@
-/** The end of a run: the reply, and a result that nobody waits for into its AsyncJob or the occurrence of its schedule. */
+/** Settles the end of a run: the reply, and a stored result in its AsyncJob or occurrence. */
 import { JobFinished, settleAsyncJob, startAsyncJob } from '../../shared/bots/async-jobs.ts'
 import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
@@ -13,7 +13,6 @@ const PAUSE_MS = 500
 export interface Settling {
   /** Resolves when the job may be acknowledged. */
   finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<void>
-  /** Waits for results that are on their way. */
   close(): Promise<void>
 }
 
@@ -30,7 +29,7 @@ export function createSettling(services: Services, runs: Runs): Settling {
       const { isLate, isNearEnd } = await runs.finish(job, reply, end)
       const settled = settle(job, reply, isLate)
       if (isNearEnd) return await settled
-      // The caller waits, so there will be nothing to store: the job is acknowledged along with the reply.
+      // The caller waits, so nothing is stored: the job is acknowledged along with the reply.
       const done = settled
         .catch((cause: unknown) => {
           services.log.error(
@@ -45,18 +44,16 @@ export function createSettling(services: Services, runs: Runs): Settling {
   }
 }
 
-/** Tries for some seconds. Errors: 503 when PostgreSQL stays away. */
+/** Retries for some seconds. Errors: 503 when PostgreSQL stays unavailable. */
 async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteReply): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     try {
       const { scheduled, lease } = job
       if (scheduled === undefined) await settleAsyncJob(services, job, reply)
-      // An occurrence without a lease is for another worker to end.
       else if (lease !== undefined)
         await settleOccurrence(services, lease, scheduled.attempt, reply)
       return
     } catch (error) {
-      // It is for another worker to end, or has been ended.
       if (error instanceof RunLeaseLost) return
       if (attempt === ATTEMPTS) throw error
       await new Promise((resolve) => setTimeout(resolve, attempt * PAUSE_MS))
@@ -64,12 +61,12 @@ async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteRepl
   }
 }
 
-// A run that was asked for later shows `active` in its AsyncJob once it has gone on for a moment.
+// `active` in the AsyncJob of an asynchronous run
 
-/** Clients look once a second; of a shorter run nobody sees that it was active, and it costs nothing. */
+/** Clients poll once a second, so shorter runs need no `active` status. */
 const MOMENT_MS = 250
 
-/** Answers what to do at the end of the run: nothing is written any more once that has resolved. */
+/** Returns a function to call at the end of the run; nothing is written once it has resolved. */
 export function markActive(services: Services, job: ExecuteJob): (() => Promise<void>) | undefined {
   if (!job.asynchronous || job.scheduled !== undefined) return undefined
   let marked: Promise<void> | undefined
@@ -90,7 +87,7 @@ async function mark(services: Services, job: ExecuteJob): Promise<void> {
   try {
     await startAsyncJob(services, project, job.requester, job.runId)
   } catch (error) {
-    // Active from an attempt before, cancelled or gone.
+    // Already active, cancelled or gone.
     const isGone = error instanceof HttpError && error.status < 500
     if (!isGone && !(error instanceof JobFinished)) throw error
   }

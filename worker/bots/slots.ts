@@ -1,27 +1,23 @@
 /**
- * How many runs of a bot and of a project this worker takes at once. Caps exist where somebody has set them; this
- * worker has its share of them among the workers that are alive. No counter is shared, so a killed worker leaks
- * none. Besides, the memory of the worker has room for a number of runs, and a project that is alone may fill it.
- *
- * A run beyond its cap is held, the oldest first, and lends its place in the queue meanwhile, so that the next
- * project's run comes through. Beyond what can be held it goes back to the queue for a while, slowly: a flood must
- * not spin through the queue.
+ * Concurrency limits per bot and project. Configured caps are divided among live workers, without shared counters, so a
+ * killed worker leaks none. Memory also bounds the runs of a worker. A run beyond its cap is held, oldest first, and
+ * releases its place in the queue so that the next project's run comes through. When too many are held, runs go back to
+ * the queue with a delay, so that a flood does not spin.
  */
 
-/** A run that cannot be held any more comes back after `delayMs`. */
 interface Deferral {
   readonly kind: 'back'
   readonly delayMs: number
 }
 
-/** A cap of the bot or of the project, the memory of the worker, or the turn of another project. */
+/** The cap of the bot or project, the worker's memory, or the turn of another project. */
 type HeldFor = 'bot' | 'project' | 'memory' | 'turn'
 
 interface SlotsOptions {
   liveWorkers(): number
-  /** Runs of a queue that use the processor at a time; a project has half while others have runs, too. */
+  /** Runs of a queue that use CPU at a time; a project gets half while others have runs. */
   readonly perQueue: number
-  /** Runs that the memory of the worker has room for at the moment. */
+  /** Returns the runs that the worker's memory has room for. */
   room(): number
 }
 
@@ -34,7 +30,7 @@ export interface HeldRuns {
 export interface Slot {
   readonly kind: 'slot'
   readonly hold?: Hold
-  /** The run begins or ends to wait without using the processor. */
+  /** Marks the start or end of a wait without CPU. */
   rest(isResting: boolean): void
   free(): void
 }
@@ -43,20 +39,18 @@ export interface Asked {
   readonly bot: Place
   readonly project: Place
   readonly queue: string
-  /** Epoch ms when the run was asked for. */
   readonly added: number
   readonly signal: AbortSignal
-  /** Whether the run waits for its place here. */
+  /** Called when the run starts or stops waiting for its place. */
   onHold(isHeld: boolean): void
 }
 
 export interface Place {
   readonly id: string
-  /** Over all workers; Infinity without a cap. */
   readonly cap: number
 }
 
-/** Why a run was held first, and for how long in all. */
+/** The first reason for holding a run, and the total time. */
 export interface Hold {
   readonly reason: HeldFor
   readonly ms: number
@@ -68,22 +62,22 @@ interface Held {
   readonly since: number
   resolve(slot: Slot | Deferral): void
   reject(reason: unknown): void
-  /** Its place in the queue is another's meanwhile. */
+  /** True while another run uses its place in the queue. */
   readonly hasLent: boolean
   patience?: NodeJS.Timeout
 }
 
-/** Jobs that wait here and cost a few kilobytes each. */
+/** Held jobs, a few kilobytes each. */
 export const MOST_HELD = 1000
-/** How long a run that is one too many keeps its place in the queue before it goes back. */
+/** Time before an excess run goes back to the queue. */
 const PATIENCE_MS = 20
 const LONGEST_MS = 2000
-/** A project that had a run so lately is one of the others. */
+/** A project counts as active this long after its last run. */
 const LATELY_MS = 1000
 
 export class Slots {
   readonly #options: SlotsOptions
-  /** Runs in all, by bot and by project; those that use the processor by queue and project. */
+  /** Runs by bot and by project; CPU-using runs by queue and project. */
   readonly #taken = new Map<string, number>()
   readonly #deferred = new Map<string, number>()
   readonly #held: Held[] = []
@@ -94,14 +88,13 @@ export class Slots {
     this.#options = options
   }
 
-  /** Errors: what aborted the signal while the run was held. */
+  /** Errors: the abort reason of the signal while held. */
   take(asked: Asked): Slot | Promise<Slot | Deferral> {
     this.#note(asked.project.id)
     const reason = this.#reasonOf(asked)
     return reason === undefined ? this.#occupy(asked) : this.#hold(asked, reason)
   }
 
-  /** Runs that are held now, by project and reason. */
   held(): readonly HeldRuns[] {
     const groups = Map.groupBy(this.#held, ({ by, asked }) => `${by} ${asked.project.id}`)
     return [...groups.values()].flatMap((runs) => {
@@ -134,7 +127,7 @@ export class Slots {
     )
   }
 
-  /** A project that is alone leaves room for the first runs of the next; with others it has half. */
+  /** Reserves room for the first runs of another project; with several projects each has half. */
   #isMemoryFull(asked: Asked): boolean {
     const all = this.#options.room()
     if (this.#count('all') >= all) return true
@@ -142,7 +135,7 @@ export class Slots {
     return this.#count(`project ${asked.project.id}`) >= Math.max(1, share)
   }
 
-  /** Undefined when the run may start. */
+  /** Returns undefined when the run may start. */
   #reasonOf(asked: Asked): HeldFor | undefined {
     if (this.#isFull('bot', asked.bot)) return 'bot'
     if (this.#isFull('project', asked.project)) return 'project'
@@ -206,13 +199,12 @@ export class Slots {
       const name = `bot ${one.asked.bot.id}`
       const line = (this.#deferred.get(name) ?? 0) + 1
       this.#deferred.set(name, line)
-      // The longer the line, the later the next look.
+      // The longer the queue, the later the next look.
       const delayMs = Math.min(line * PATIENCE_MS, LONGEST_MS)
       this.#release(one)?.resolve({ kind: 'back', delayMs })
     }, PATIENCE_MS)
   }
 
-  /** Undefined when it is no longer held. */
   #release(one: Held): Held | undefined {
     const at = this.#held.indexOf(one)
     if (at < 0) return undefined
@@ -222,7 +214,7 @@ export class Slots {
     return one
   }
 
-  /** Bots and projects that are full are looked at once, however many of their runs are held. */
+  /** Visits full bots and projects once, however many of their runs are held. */
   #admitHeld(): void {
     const full = new Set<string>()
     for (const one of [...this.#held]) {

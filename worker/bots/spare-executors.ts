@@ -1,16 +1,13 @@
-/**
- * Blank executors, started before anybody needs one: a start takes about 35 ms of processor time, a bind nothing. While
- * they are taken faster than others start there are more of them: one more whenever none is ready.
- */
+/** Blank executors started in advance. Their number grows by one whenever none is ready. */
 import type { Logger } from '../../shared/core/log.ts'
 import type { ExecutorProcess } from './executor-process.ts'
 
 const START_MS = 10_000
 const MAX_ATTEMPTS = 3
 const RETRY_MS = 1000
-/** While many are taken there may be so many times the fewest; each takes the memory of an executor that rests. */
+/** Limit as a multiple of the minimum; each takes the memory of an idle executor. */
 const MOST_TIMES = 3
-/** After so long without a take the fewest are enough. */
+/** Idle time after which the number returns to the minimum. */
 const CALM_MS = 2000
 
 export class Spares {
@@ -36,13 +33,11 @@ export class Spares {
     return this.#spares
   }
 
-  /** A blank executor, ready to run; rejects when none can be started. */
   async take(): Promise<ExecutorProcess> {
     for (let attempt = 1; ; attempt++) {
       if (this.#isClosed) throw new Error('Executors are closed')
       this.#adapt()
       const spare = this.#spares.shift() ?? this.#start()
-      // The one who waits comes first.
       setImmediate(() => this.#refill())
       const timer = setTimeout(() => spare.kill({ cause: 'heartbeat' }), START_MS)
       try {
@@ -89,7 +84,7 @@ export class Spares {
     }
   }
 
-  // One that dies while it waits is replaced, but not in a tight circle.
+  // Replaces one that died while waiting, without a tight loop.
   #replace(spare: ExecutorProcess): void {
     const at = this.#spares.indexOf(spare)
     if (at < 0) return

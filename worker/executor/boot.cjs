@@ -1,7 +1,6 @@
 /**
- * The first file of an executor, plain JavaScript. The others come on its standard input, as the worker has made
- * functions of them once, and with them their code caches and what bots find in their isolates: to strip them of their
- * types, to link and to compile them here would take a third of a start.
+ * The first file of an executor, plain JavaScript. The worker sends the other files, already compiled to functions, and
+ * their code caches on standard input, which shortens the start.
  */
 const { readFileSync } = require('node:fs')
 const { Script } = require('node:vm')

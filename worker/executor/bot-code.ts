@@ -1,9 +1,9 @@
-/** The code of one bot version, and how it gets into an isolate. */
+/** Code of one bot version, and its load into an isolate. */
 import type { CodeMessage } from './messages.ts'
 import type { Code, Context, Isolate, Module } from './sandbox.ts'
 
 const BOT = 'botica:bot'
-/** Takes the exports of a module; offered before any code of the bot runs. */
+/** Takes the exports of a module; offered before any bot code runs. */
 const ADOPT = 'botica:adopt'
 const OPEN = '(function (exports, require, module) {'
 const METHOD_OPEN = '({ m() {'
@@ -17,7 +17,7 @@ export class BotCode {
   readonly #libraries: readonly Library[]
   #isChecked = false
 
-  /** `libraries` are those that the bot names. */
+  /** `libraries`: those named by the bot. */
   constructor(
     { format, file }: Pick<CodeMessage, 'format' | 'file'>,
     text: string,
@@ -31,17 +31,17 @@ export class BotCode {
       : { text: OPEN + this.#text + CLOSE, file, columns: OPEN.length, isCachedAtOnce: true }
   }
 
-  /** Ends with the handler on its way, or rejects with what compiling or the top level threw. */
+  /** Resolves with the handler set. Rejects with errors of compilation or of the top level. */
   async load(isolate: Isolate, context: Context, timeout: number): Promise<void> {
     for (const { name, code } of this.#libraries) await context.run(code, undefined, 'extend', name)
     await (this.#isModule ? this.#loadModule(context, timeout) : this.#loadScript(context, timeout))
-    // Behind the load of the bot: the cache covers the functions that have run, half the time in the next isolate.
+    // After the bot's load, so that the cache covers the functions that have run.
     for (const { code } of this.#libraries) if (!code.cache) await isolate.makeCache(code)
   }
 
   async #loadScript(context: Context, timeout: number): Promise<void> {
     if (!this.#isChecked) {
-      // Text that closes the wrapper would run outside the glue's try. It cannot close both of these.
+      // Two different wrappers: text that closes one of them cannot close both.
       const text = `${METHOD_OPEN}${this.#text}\n} })`
       await context.check({ text, file: this.#code.file, columns: METHOD_OPEN.length })
       this.#isChecked = true
@@ -52,7 +52,7 @@ export class BotCode {
   async #loadModule(context: Context, timeout: number): Promise<void> {
     const module = await context.compileModule(this.#code)
     await module.link((name) => importedModule(context, name, this.#text))
-    // A top level may wait: what imports the module runs when it is through.
+    // Importing waits for a top-level await.
     const text = `import adopt from '${ADOPT}'\nimport * as bot from '${BOT}'\nadopt(bot)`
     const main = await context.compileModule({ text, file: 'botica:main' })
     await main.link((name) => (name === ADOPT ? importedModule(context, name, '') : module))
@@ -60,14 +60,14 @@ export class BotCode {
   }
 }
 
-/** A library that bots may use as one script: an isolate gets it before the code of a bot that names it. */
+/** A library as one script, loaded into an isolate before the code of a bot that names it. */
 export interface Library {
   readonly name: string
   /** A function of `require` and `host`. */
   readonly code: Code
 }
 
-/** Names that the importer takes from a module; a module that is not there is made to have them. */
+/** Returns the names imported from a module; a missing module is stubbed with them. */
 function namesIn(importer: string, module: string): string {
   const quoted = module.replaceAll(/[^\w]/g, '\\$&')
   const clauses = importer.matchAll(new RegExp(`{([^{}]*)}\\s*from\\s*['"]${quoted}['"]`, 'g'))
@@ -75,11 +75,11 @@ function namesIn(importer: string, module: string): string {
   return names.map((name) => name.trim().split(/\s/)[0]).join(' ')
 }
 
-/** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
+/** Wraps a module of the table (@medplum/core, crypto, …) as an ES module, before any bot code runs. */
 async function importedModule(context: Context, name: string, importer: string): Promise<Module> {
   const offered = await context.call(undefined, 'offer', name, namesIn(importer, name))
   const names: unknown = JSON.parse(String(offered))
-  // Reading a name loads the file behind it, so names that the importer cannot mean stay untouched.
+  // Reading a name loads its file, so only names in the importer are read.
   const wantsAll = /\*\s*(as|from)\b/.test(importer)
   const lines = [
     `const found = globalThis[${JSON.stringify(`import ${name}`)}]`,
@@ -99,25 +99,25 @@ async function importedModule(context: Context, name: string, importer: string):
   return module
 }
 
-// * Runs of a bot version that are known to be short begin on the executor's own thread. To hand one to a thread of its
-// isolate and back costs a fifth of such a run (docs/decisions/0012-paths-and-engine-of-executors.md). One that takes
-// longer begins again on a thread of its own, in another isolate, and only its reads have left the executor before.
+// Short runs begin on the executor's main thread, which saves two thread switches
+// (docs/decisions/0012-paths-and-engine-of-executors.md). One that takes longer starts again on an isolate thread; only
+// its reads have left the executor before.
 
-/** How long the executor's thread may be kept; hardly a beat is late by it. */
+/** Limit on blocking the main thread, below the heartbeat interval. */
 export const HERE_MS = 20
 const SHORT_MS = 2
 const FEWEST_SHORT = 20
 const MOST_SHORT = 100_000
-/** A longer one outweighs so many short ones for each time that it takes as long: a busy machine makes some look longer. */
+/** Short runs needed to outweigh a long one; doubled each time, since a busy machine makes some look longer. */
 const WEIGHT = 8
-/** More short ones than are wanted are remembered up to this. */
+/** Limit on surplus short runs remembered. */
 const SPARE_SHORT = 100
 
 class ShortRuns {
   #seen = 0
   #wanted = FEWEST_SHORT
 
-  /** True when the next one will be short, too, as far as one can tell. */
+  /** True when the next run is expected to be short. */
   get areTheRule(): boolean {
     return this.#seen >= this.#wanted
   }
@@ -127,7 +127,7 @@ class ShortRuns {
     this.#seen = Math.max(0, Math.min(this.#seen + step, this.#wanted + SPARE_SHORT))
   }
 
-  /** One was begun here and took too long: it takes twice as many from now on. */
+  /** Records a run that was too long for the main thread; the required number doubles. */
   refute(): void {
     this.#seen = 0
     this.#wanted = Math.min(MOST_SHORT, this.#wanted * 2)

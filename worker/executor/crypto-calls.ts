@@ -1,33 +1,32 @@
 /**
- * Cryptography of the guest by Node. A key is bytes in its question and forgotten with the answer, so that there is
- * nothing here to leak or to use up; what a question may cost is bounded, and counts as the run's processor time.
+ * Cryptography of the guest, by Node. Keys travel with each call and are not stored, so they cannot leak or accumulate;
+ * the cost of a call is bounded and counts as the run's CPU time.
  */
 import type { JsonWebKeyInput, KeyObject, ScryptOptions } from 'node:crypto'
 import { promisify } from 'node:util'
 
 export type Question = Readonly<Record<string, unknown>>
 
-/** A private exponent as long as this costs 0.2 s. */
+/** Bounds the time of a private exponent. */
 const MAX_KEY_LENGTH = 8192
 export const MAX_MODULUS_BITS = 4096
-/** A larger pair is made beside the thread that serves all runs. */
+/** Larger pairs are generated off the main thread. */
 const MAX_MODULUS_BITS_SYNC = 2048
 export const MAX_ITERATIONS = 1_000_000
 /** N * r: 64 MB. */
 export const MAX_SCRYPT_BLOCKS = 2 ** 19
-/** N * r * p: 0.4 s. */
+/** N * r * p. */
 const MAX_SCRYPT_COST = 2 ** 20
 const MAX_DERIVED_BYTES = 65_536
 const KEY_TYPES = ['rsa', 'rsa-pss', 'ec', 'ed25519', 'ed448', 'x25519', 'x448']
 const CURVES = ['prime256v1', 'secp384r1', 'secp521r1', 'secp256k1']
 const CIPHERS = /^(?:aes-(?:128|192|256)-(?:cbc|ctr|ecb|gcm)|chacha20-poly1305)$/
-/** As OpenSSL numbers them. */
+/** OpenSSL constants. */
 const PADDINGS: Readonly<Record<string, number>> = { pkcs1: 1, oaep: 4, pss: 6 }
 
-/** Loaded when it is first asked for: it takes a fifth of the start of an executor. */
+/** Loaded on first use, to keep the start short. */
 export const crypto = () => process.getBuiltinModule('node:crypto')
 
-/** Answered at once, while the isolate waits. */
 export const cryptoAnswers: Readonly<Record<string, (question: Question) => unknown>> = {
   key: ({ key, isPrivate }) => describe(readKey(key, isPrivate === true)),
   'key-export': exportKey,
@@ -80,7 +79,7 @@ export const cryptoAnswers: Readonly<Record<string, (question: Question) => unkn
     ),
 }
 
-/** Answered later, by a thread beside the one that serves all runs. */
+/** Answered by a thread pool. */
 const laterAnswers: Readonly<Record<string, (question: Question) => Promise<unknown>>> = {
   pbkdf2: async (question) => {
     const derived = await promisify(crypto().pbkdf2)(...pbkdf2Parameters(question))
@@ -104,7 +103,7 @@ interface Pair {
 
 let last: Promise<unknown> = Promise.resolve()
 
-/** The JSON of `{value}` or `{error}`, and the time it took. One question at a time: hostile runs wait for each other. */
+/** Returns the JSON of `{value}` or `{error}`, and the time. One call at a time: hostile runs wait for each other. */
 export async function answerCryptoCall(
   payload: string,
   isWanted: () => boolean,
@@ -163,7 +162,6 @@ function readKey(value: unknown, isPrivate: boolean): KeyObject {
     throw new TypeError('Keys with a passphrase are not supported')
   }
   const key = format === 'jwk' ? data : format === 'der' ? bytes(data) : text(data)
-  // Node checks what each of them is.
   const given = { key, format, type } as JsonWebKeyInput
   const read = isPrivate ? crypto().createPrivateKey(given) : crypto().createPublicKey(given)
   const { asymmetricKeyType, asymmetricKeyDetails: details } = read
@@ -189,7 +187,7 @@ function describe(key: KeyObject) {
 
 function exportDer(key: KeyObject): string {
   const type = key.type === 'private' ? 'pkcs8' : 'spki'
-  // The types allow each type of export for one type of key only.
+  // The types allow each export type for one key type only.
   return key.export({ format: 'der', type: type as 'spki' }).toString('base64')
 }
 
@@ -197,13 +195,12 @@ function exportKey({ key, isPrivate, format, type }: Question): unknown {
   const read = readKey(key, isPrivate === true)
   if (format === 'jwk') return read.export({ format })
   const kind = typeof type === 'string' ? type : isPrivate === true ? 'pkcs8' : 'spki'
-  // Node checks the type against the key.
   const options = { type: kind as 'spki' }
   if (format !== 'der') return read.export({ ...options, format: 'pem' })
   return read.export({ ...options, format: 'der' }).toString('base64')
 }
 
-/** Ed25519 and its like have a digest of their own. */
+/** Ed25519 and the like have a built-in digest. */
 function signatureDigest({ digest }: Question, { asymmetricKeyType }: KeyObject): string | null {
   return asymmetricKeyType?.startsWith('ed') ? null : digestName(digest)
 }
@@ -237,7 +234,7 @@ function cipher({ algorithm, key, iv, data, aad, tag, tagLength, isDecrypt, isPa
   if (!CIPHERS.test(name)) throw new TypeError('Unknown cipher')
   const isSealed = /gcm|poly1305/.test(name)
   const make = isDecrypt === true ? crypto().createDecipheriv : crypto().createCipheriv
-  // All of them take the length; those that seal need it for tags that are not 16 bytes.
+  // All accept the length; authenticated modes need it for tags other than 16 bytes.
   const options = isSealed ? { authTagLength: Number(tagLength ?? 16) } : {}
   const vector = iv === null ? null : bytes(iv)
   const made = make(name as 'aes-256-gcm', bytes(key), vector as Buffer, options)

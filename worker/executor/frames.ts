@@ -15,7 +15,7 @@ const MAX_FRAME_BYTES = 64 * 1024 * 1024
 const MAX_PARTS = 8
 const FIXED_BYTES = 8
 
-/** One buffer, ready to be written; throws RangeError above MAX_FRAME_BYTES. */
+/** Returns one buffer. Errors: RangeError above MAX_FRAME_BYTES. */
 export function encodeFrame(header: object, parts: readonly string[] = []): Buffer {
   const head = JSON.stringify(header)
   const headBytes = Buffer.byteLength(head)
@@ -35,12 +35,11 @@ export function encodeFrame(header: object, parts: readonly string[] = []): Buff
   return frame
 }
 
-/** Collects chunks of a stream into frames; `Header` is what the peer is trusted, or checked, to send. */
+/** Collects stream chunks into frames. `Header` is the expected type: trusted in the executor, checked in the worker. */
 export class FrameReader<Header> {
   #chunks: Buffer[] = []
   #bytes = 0
 
-  /** The frames that this chunk completes; throws RangeError when the stream is no stream of frames. */
   push(chunk: Buffer): Frame<Header>[] {
     this.#chunks.push(chunk)
     this.#bytes += chunk.length
@@ -87,6 +86,6 @@ function decode<Header>(frame: Buffer): Frame<Header> {
     parts.push(frame.toString('utf8', at, at + size))
     at += size
   }
-  // Both ends are built from the same messages.ts; the worker checks run and call numbers where it uses them.
+  // Both ends share messages.ts; the worker checks run and call numbers where it uses them.
   return { header: header as Header, parts }
 }

@@ -1,4 +1,4 @@
-/** The interface between an isolate and its executor: its runs, and their ends. */
+/** Interface between an isolate and its executor. */
 import { type BotCode, HERE_MS } from './bot-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
 import type { Code, Engine } from './sandbox.ts'
@@ -8,31 +8,29 @@ export interface IsolatePort {
   /** Set before the first run. */
   glue: Code
   readonly share: ProcessorShare
-  /** Has `watch` of the isolate called often, until that answers false. */
+  /** Calls `watch` of the isolate repeatedly until it returns false. */
   watch(isolate: Watched): void
   call(run: number, call: number, kind: CallKind, payload: string): void
   log(run: number, text: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void
-  /** A thread still runs though its isolate was disposed of. */
   stuck(run: number): void
-  /** Tells when a run begins or ends to wait without using CPU. */
+  /** Reports the start or end of a wait without CPU. */
   rest(run: number, isResting: boolean): void
 }
 
-/** An isolate as the executor sees it that looks after it while code may run there. */
 export interface Watched {
   watch(): boolean
 }
 
 export interface RunEnd {
-  /** The isolate was lost by the fault of another run, or nobody knows whose. */
+  /** The isolate was lost because of another run, or for an unknown reason. */
   readonly lostBy?: 'another' | 'unknown'
-  /** It took too long on the executor's thread, and has had no effect yet: it may begin anew. */
+  /** Too long for the main thread and without effect: it may start again. */
   readonly isTooLong?: true
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
-  /** For a followed run: the part of its log that was not sent yet. */
+  /** Unsent log of a followed run. */
   readonly unsent: string
 }
 
@@ -47,21 +45,21 @@ export interface ActiveRun {
   readonly run: number
   readonly message: RunMessage
   readonly startedAt: number
-  /** Time inside the isolate when its processor time was last counted. */
+  /** Time inside the isolate when its CPU time was last counted. */
   countedMs: number
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
-  /** Length of the payload by number of the call. */
+  /** Payload length by call number. */
   readonly calls: Map<number, number>
   made: number
   readonly followed: FollowedLog | undefined
   seenCpuMs: number
   isResting: boolean
   isWatchedSoon: boolean
-  /** Nothing of it was done on another thread so far; one that may still be at work there would have to be waited for. */
+  /** True while no other thread has worked on it; such a thread would have to be awaited. */
   isHere: boolean
-  /** How long it may still be at work there. */
+  /** Remaining time on the main thread. */
   hereMs: number
 }
 
@@ -88,7 +86,7 @@ const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
 export const MAX_CALLS = 10_000
 export const MAX_TIMERS = 100
 
-/** Notes a call of such a length; false beyond bounds that the glue keeps, too: they hold against one that was tricked. */
+/** Admits a call; false beyond the glue's own bounds, checked again here because bot code may have tricked the glue. */
 export function admitCall(active: ActiveRun, call: number, length: number): boolean {
   if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return false
   const inFlight = active.calls.values().reduce((sum, one) => sum + one, length)
@@ -98,29 +96,28 @@ export function admitCall(active: ActiveRun, call: number, length: number): bool
 }
 
 /**
- * How much of the time that isolates were at work they had a processor. Isolated-vm 7.0.1 counts the time for which
- * code is entered, so a run that others keep from the processor would use up its CPU limit by waiting. The process
- * knows what all of its threads have used: each isolate gets its part of that.
+ * Estimates CPU time. Isolated-vm 7.0.1 counts the time for which code is entered, so a run starved of CPU would use up
+ * its CPU limit by waiting. Each isolate gets its share of the CPU time of the process.
  */
 export class ProcessorShare {
   #usedMs = 0
   #hereMs = 0
-  /** Share of a millisecond of entered code that ran on a core. */
+  /** CPU time per entered time. */
   value = 1
 
-  /** The next `measure` counts from now. */
+  /** Restarts the interval of the next `measure`. */
   restart(): void {
     this.#usedMs = usedMs()
     this.#hereMs = 0
     this.value = 1
   }
 
-  /** Counts an entry that was made on the executor's own thread. */
+  /** Counts an entry on the main thread. */
   enter(ms: number): void {
     this.#hereMs += ms
   }
 
-  /** `elsewhereMs` is what all isolates were entered for on other threads since the last time. */
+  /** `elsewhereMs`: time for which isolates were entered on other threads since the last call. */
   measure(elsewhereMs: number): void {
     const now = usedMs()
     const enteredMs = elsewhereMs + this.#hereMs
@@ -135,18 +132,17 @@ function usedMs(): number {
   return (user + system) / 1000
 }
 
-/** The log of a run that somebody reads while it grows: read now and then, and answered by its new lines. */
+/** A log with a live listener, polled for new lines. */
 
 export interface FollowedLog {
-  /** Called often while the run is under way. */
   look(): void
-  /** Returns the part of the whole log that was not sent yet. */
+  /** Returns the unsent part of the whole log. */
   rest(log: string): string
 }
 
 const EVERY_MS = 250
 
-/** `ask` gives the whole log, or rejects when its isolate has ended. */
+/** `ask` returns the whole log, or rejects when its isolate has ended. */
 export function followLog(ask: () => Promise<unknown>, tell: (text: string) => void): FollowedLog {
   let sent = ''
   let sentAt = performance.now()
@@ -163,9 +159,9 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
   return {
     look() {
       if (performance.now() - sentAt < EVERY_MS) return
-      // A busy isolate answers when it comes to rest, so one question at a time is enough.
+      // A busy isolate answers when idle, so one request at a time is enough.
       sentAt = Number.POSITIVE_INFINITY
-      // Its end is reported otherwise.
+      // Reported elsewhere.
       tellNews().catch(() => {})
     },
     rest(log) {
@@ -175,7 +171,7 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
   }
 }
 
-/** Returns what a log has more than before; its middle may have been left out meanwhile. */
+/** Returns the lines added since `before`; the middle of the log may have been cut. */
 function newLines(before: string, log: string): string {
   if (log.startsWith(before)) return log.slice(before.length)
   const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)

@@ -1,6 +1,6 @@
 /**
- * One isolate: built once for a bot version and membership, then used for one run after the other. Its life
- * ends with `dispose`, after any failure that V8 or a limit caused, and by the rules of warm-isolates.ts.
+ * One isolate, built for a bot version and membership and reused by consecutive runs. It is disposed of after any
+ * failure by V8 or a limit, and by the rules of warm-isolates.ts.
  */
 import { type BotCode, HERE_MS } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
@@ -11,15 +11,15 @@ import { type Context, type Copied, type Isolate, stackInside } from './sandbox.
 import { type IsolateContext, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
-/** How long a run that ran out of time may take to hand over its log. */
+/** Time for a timed-out run to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
-/** The heap is not measured after a short run, which would cost a sixth more. A busy thread is not waited for. */
+/** Shorter runs skip the heap measurement, which would add to their cost. */
 const WORTH_MEASURING_CPU_MS = 3
 const MEASURING_MS = 25
-/** A run that waits and used less CPU since the last look rests. */
+/** A waiting run with less CPU since the last look counts as idle. */
 const RESTING_CPU_MS = 0.5
-/** A run that sets a longer timer is checked soon after: it most likely waits, and its slot is free at once. */
+/** A run with a longer timer is checked soon after: it most likely waits, which frees its slot. */
 const LONG_TIMER_MS = 10
 const SOON_MS = 1
 
@@ -30,7 +30,7 @@ export class BotIsolate implements Watched, IsolateContext {
   readonly #home: SharedIsolate | undefined
   readonly #isolate: Isolate
   readonly #context: Context
-  /** As it was measured last. */
+  /** The last measurement. */
   lastHeapMb: number | undefined
   #isLoaded = false
   #isDropped = false
@@ -42,7 +42,7 @@ export class BotIsolate implements Watched, IsolateContext {
     this.#lastCpuMs += ms
   }
 
-  /** With `home` it is a context of that isolate. */
+  /** With `home`, a context of that isolate. */
   constructor(port: IsolatePort, memoryMb: number, home?: SharedIsolate) {
     this.#port = port
     this.#home = home
@@ -74,7 +74,7 @@ export class BotIsolate implements Watched, IsolateContext {
   }
 
   onInterrupted(): void {
-    // At its deadline the run is ended in another place.
+    // At the deadline another path ends the run.
     if (this.#remainingMs() > 1) this.stop('turn')
   }
 
@@ -82,7 +82,7 @@ export class BotIsolate implements Watched, IsolateContext {
     return this.#isDropped || this.#isolate.isDisposed
   }
 
-  /** `onEnd` hears whatever ended the run, maybe at once. */
+  /** `onEnd` may be called synchronously. */
   run({ message, code, event, input }: BotRun, onEnd: (end: RunEnd) => void): void {
     const { wallMs, resultBytes, logBytes } = message.limits
     this.#lastCpuMs = 0
@@ -99,7 +99,7 @@ export class BotIsolate implements Watched, IsolateContext {
     if (!this.#isLoaded) void this.#load(code, message.run)
   }
 
-  /** Hears what the run says only afterwards, or never: then the run begins anew elsewhere. */
+  /** Enters on the main thread. If that takes too long, output is discarded and the run starts again on another thread. */
   #enterHere(active: ActiveRun, what: string, args: Copied[]): void {
     this.#saidHere = []
     const beganAt = performance.now()
@@ -114,19 +114,19 @@ export class BotIsolate implements Watched, IsolateContext {
     active.hereMs -= ms
     this.#port.share.enter(ms)
     for (const said of this.#saidHere) this.#onSent(said)
-    // Nothing is at work there any more: one that waits for a longer timer rests at once.
+    // No work is left: a run with a longer timer rests at once.
     if (this.#active && (!active.isWatchedSoon || this.watch())) this.#port.watch(this)
     active.isWatchedSoon = false
   }
 
   #goOn(active: ActiveRun, what: string, ...args: Copied[]): void {
-    // A call on its way may have an effect, and its answer would be taken for one of the attempt after this one.
+    // A call in flight may have an effect, and its answer would go to the next attempt.
     active.isHere &&= active.calls.size === 0 && active.hereMs > HERE_MS / 2
     if (active.isHere) this.#enterHere(active, what, args)
     else this.#reenter(what, ...args)
   }
 
-  /** The answer to a host call; one that comes after the end of its run is dropped. */
+  /** Delivers the answer of a host call; dropped after the end of its run. */
   reply({ run, call, ok, mayBeginAnew }: Omit<ReplyMessage, 't'>, text: string): void {
     const active = this.#active
     if (active?.run !== run || !active.calls.delete(call)) return
@@ -134,7 +134,7 @@ export class BotIsolate implements Watched, IsolateContext {
     this.#goOn(active, 'settle', run, call, ok, text)
   }
 
-  /** Ends the run, if there is one, and the isolate with it. */
+  /** Ends the current run and the isolate. */
   stop(failure: Failure, log = ''): void {
     const cpuMs = this.#cpuMs()
     if (!this.#home && !this.#isolate.isDisposed) this.#reportStuckThread()
@@ -142,7 +142,7 @@ export class BotIsolate implements Watched, IsolateContext {
     this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
   }
 
-  /** Looks for what no event reports. Answers whether to look again soon: not at a run that only waits. */
+  /** Polls conditions without events. Returns whether to poll again soon: false for a run that only waits. */
   watch(): boolean {
     const active = this.#active
     if (!active) return false
@@ -179,13 +179,13 @@ export class BotIsolate implements Watched, IsolateContext {
     return this.#isolate.makeCache(this.#port.glue)
   }
 
-  /** True after the first run and after those that computed. */
+  /** True after the first run and after CPU-heavy ones. */
   isWorthMeasuring(cpuMs: number): boolean {
     const isWorthIt = cpuMs >= WORTH_MEASURING_CPU_MS || this.lastHeapMb === undefined
     return isWorthIt && !this.#isolate.isDisposed
   }
 
-  /** Measures the heap; answers what was last known where that takes too long. */
+  /** Returns the last known heap when a measurement takes too long. */
   async heapMbSoon(): Promise<number | undefined> {
     const late = Promise.withResolvers<undefined>()
     const timer = setTimeout(late.resolve, MEASURING_MS, undefined)
@@ -214,11 +214,11 @@ export class BotIsolate implements Watched, IsolateContext {
       : load().catch((reason: unknown) => reason))
     if (error === undefined || this.#active?.run !== run) return
     if (this.#isolate.isDisposed) this.#home ? this.#home.check() : this.stop('memory')
-    // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
+    // Unhandled rejections arrive here, too; otherwise the deadline ends the run.
     else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
   }
 
-  // Isolated-vm made this error of primitive copies, so reading it runs no bot code.
+  // Isolated-vm builds this error from primitive copies, so reading it runs no bot code.
   #failLoading(error: unknown): void {
     const cpuMs = this.#cpuMs()
     const message = error instanceof Error ? error.message : 'Bot could not be loaded'
@@ -233,14 +233,13 @@ export class BotIsolate implements Watched, IsolateContext {
     return Math.max(1, Math.ceil(startedAt + message.limits.wallMs - performance.now()))
   }
 
-  /** How long it may be at work without a pause. */
+  /** Returns the limit on continuous work. */
   #turnMs(): number {
     const remainingMs = this.#remainingMs()
     return this.#home ? Math.min(TURN_MS, remainingMs) : remainingMs
   }
 
-  // A handler that only waits hands over its log, as does a busy one that the timeout of its entry has just
-  // interrupted. One that does neither is disposed of without.
+  // A waiting handler hands over its log, as does a busy one just interrupted by its entry timeout. Others lose it.
   async #onDeadline(): Promise<void> {
     const run = this.#active?.run
     const log = this.#context.call(LOG_GRACE_MS, 'log', run).catch(() => '')
@@ -249,8 +248,8 @@ export class BotIsolate implements Watched, IsolateContext {
     if (this.#active?.run === run) this.stop('timeout', typeof text === 'string' ? text : '')
   }
 
-  // Native code (filling an array, multiplying a BigInt) may not look at interrupts for a long time. What is
-  // queued behind it fails as soon as the thread has left the isolate.
+  // Native code (filling an array, multiplying a BigInt) may ignore interrupts for long. Queued work fails once the
+  // thread has left the isolate.
   #reportStuckThread(): void {
     const run = this.#active?.run ?? 0
     const late = setTimeout(() => this.#port.stuck(run), STUCK_MS)
@@ -286,7 +285,7 @@ export class BotIsolate implements Watched, IsolateContext {
     else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
   }
 
-  /** The work of this process for a run counts as the run's own processor time. */
+  /** Work of this process for a run counts as the run's CPU time. */
   #answer(kind: unknown, question: unknown): string {
     const beganAt = performance.now()
     const answer = answerSyncCall(kind, question)
@@ -343,12 +342,12 @@ export class BotIsolate implements Watched, IsolateContext {
     }
   }
 
-  /** True while no other thread has anything to do with it. */
+  /** True while no other thread uses it. */
   get isHere(): boolean {
     return this.#active?.isHere === true
   }
 
-  /** For how long the isolate was entered since its processor time was last counted. */
+  /** Time entered since CPU time was last counted. */
   get uncountedMs(): number {
     if (!this.#active || this.#home || this.#isolate.isDisposed) return 0
     return this.#isolate.enteredMs - this.#active.countedMs

@@ -1,8 +1,7 @@
 /**
- * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
- * Its environment is a setting of the allocator; it has no credentials and may read hardly a file. Frames come in
- * and go out on file descriptor 3; the arguments are the path of the addon of sandbox.ts, and the number of isolates
- * there is memory for.
+ * The executor: a child process that runs the bots of one project, without credentials and with minimal file access.
+ * Frames travel on file descriptor 3; arguments are the path of the addon of sandbox.ts and the number of isolates that
+ * fit in memory.
  */
 import { Socket } from 'node:net'
 import { BotCode, type Library } from './bot-code.ts'
@@ -15,13 +14,13 @@ import { Engine } from './sandbox.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
-/** Also how soon a run that only waits gives its place to another. */
+/** Also the delay until a waiting run frees its place. */
 const WATCH_MS = 5
-/** An isolate that was entered for longer since it was counted is looked at, though its run rests: its thread came late. */
+/** Uncounted time above which even a resting isolate is counted: its thread reported late. */
 const LATE_MS = 0.5
-/** For so long what was heard is acted on before timers have their turn. */
+/** Time for handling frames before timers run. */
 const TURN_MS = 5
-/** Frames of the glue and of libraries carry this name, and stay out of what authors see. */
+/** Name of glue and library frames, hidden from authors. */
 const GLUE = 'botica:guest'
 const SMALL_BOT = `exports.handler = async (medplum, event) => {
   console.log('input', event.input)
@@ -48,7 +47,7 @@ const port: IsolatePort = {
   log: (run, text) => say({ t: 'log', run }, text),
   fatal(run, failure) {
     say({ t: 'fatal', run, failure })
-    // V8 is beyond saving in one of the threads; time for the frame to leave, then the end.
+    // V8 is broken in one thread: lets the frame leave, then ends the process.
     setTimeout(die, 20)
   },
   stuck: (run) => say({ t: 'stuck', run }),
@@ -64,7 +63,7 @@ pipe.on('data', (chunk: Buffer) => {
 pipe.on('close', die)
 pipe.on('error', die)
 
-// In order, but not in one go: isolates for many runs at once take long enough to miss a beat.
+// In order but interruptible: isolates for many runs would delay a heartbeat.
 function hearAll(): void {
   hearing = undefined
   const beganAt = performance.now()
@@ -103,7 +102,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
   }
 }
 
-/** Called once by boot.cjs: `source` is the script of the guest, `cache` its code cache or ''. */
+/** Called once by boot.cjs. `source`: the guest script; `cache`: its code cache or ''. */
 export function open(source: string, cache: string, makeCodeCache: () => string): void {
   port.glue = { text: source, file: GLUE }
   if (cache !== '') {
@@ -122,7 +121,7 @@ async function makeCaches(run: BotRun, isolate: BotIsolate, makeCodeCache: () =>
   beatFromNowOn()
 }
 
-/** The caches cover what has run before they are made: 1.4 of 9 ms of the first run in each executor to come. */
+/** A warm-up run: code caches cover only functions that have run. */
 function firstRun(): BotRun {
   const limits = { wallMs: 5000, cpuMs: 5000, memoryMb: 16, resultBytes: 1024, logBytes: 1024 }
   const first = { t: 'run', run: 1, bot: '', asker: '', hash: '', inputKind: 'json' } as const
@@ -198,7 +197,7 @@ function watch(isolate: Watched): void {
 function watchAll(): void {
   let enteredMs = 0
   for (const isolate of running.values()) {
-    // Its time is counted at each entry. Hundreds of runs that wait would cost a tenth of the processor here.
+    // Counted at each entry; polling hundreds of waiting runs would be costly.
     if (isolate.isHere) continue
     const { uncountedMs } = isolate
     enteredMs += uncountedMs
@@ -220,7 +219,7 @@ function say(message: FromExecutor, ...parts: string[]): void {
   pipe.write(encodeFrame(message, parts))
 }
 
-/** The head and the tail of a text that is too long; the glue counted characters, not bytes. */
+/** Keeps the head and tail of a long text; the glue counts characters, not bytes. */
 function withinBytes(text: string, limit: number): string {
   if (text.length * 3 <= limit || Buffer.byteLength(text) <= limit) return text
   const bytes = Buffer.from(text)

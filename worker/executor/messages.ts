@@ -1,6 +1,6 @@
 /**
- * The messages between worker and executor; the texts named in brackets are the parts of the frame.
- * `run` and `call` are small numbers that mean something on one pipe only.
+ * Messages between worker and executor; bracketed names are the parts of the frame. `run` and `call` are numbers per
+ * pipe.
  */
 
 export type InputKind = 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
@@ -8,7 +8,7 @@ export type InputKind = 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none'
 export const RESULT_KINDS = ['undefined', 'json', 'string', 'hl7', 'outcome'] as const
 export type ResultKind = (typeof RESULT_KINDS)[number]
 
-/** Why a run ended without a result, as far as the executor can tell. */
+/** Why a run ended without a result, as known to the executor. */
 export type Failure = 'thrown' | 'timeout' | 'memory' | 'cpu' | 'turn' | 'result' | 'cancelled'
 
 export const CALL_KINDS = ['fhir', 'fetch', 'token'] as const
@@ -28,12 +28,10 @@ interface LibraryMessage {
   readonly name: string
 }
 
-/** [code]: precedes the first run of that code on this pipe. */
 export interface CodeMessage {
   readonly t: 'code'
   readonly hash: string
   readonly format: 'commonjs' | 'module'
-  /** Name of its file, for the frames of its errors. */
   readonly file: string
   /** Names of the libraries that it uses. */
   readonly libraries: readonly string[]
@@ -54,19 +52,19 @@ export interface RunMessage {
   readonly inputKind: InputKind
   readonly limits: Limits
   readonly fresh: boolean
-  /** It may share an isolate with others of its bot and membership. */
+  /** May share an isolate with runs of its bot and membership. */
   readonly concurrent: boolean
-  /** Somebody reads the log while it grows: `log` messages tell of it. */
+  /** Send `log` messages for a live listener. */
   readonly follow: boolean
 }
 
-/** [text]: what a host call came to; `ok` false makes the call reject with the text. */
+/** [text]: result of a host call; `ok` false rejects the call with the text. */
 export interface ReplyMessage {
   readonly t: 'reply'
   readonly run: number
   readonly call: number
   readonly ok: boolean
-  /** No call of the run may have had an effect so far. */
+  /** No call of the run has had a possible effect so far. */
   readonly mayBeginAnew: boolean
 }
 
@@ -100,11 +98,11 @@ export interface DoneMessage {
   readonly kind: ResultKind
   readonly cpuMs: number
   readonly wallMs: number
-  /** Heap in use; as last measured for a run that was too short to be worth measuring. */
+  /** Heap in use; the last measurement for a short run. */
   readonly memoryMb?: number | undefined
 }
 
-/** [text]: the log of a followed run since the last of these; all of it is sent before the run is done. */
+/** [text]: new log of a followed run; all of it precedes `done`. */
 interface LogMessage {
   readonly t: 'log'
   readonly run: number
@@ -117,32 +115,32 @@ interface FatalMessage {
   readonly failure: 'memory' | 'timeout'
 }
 
-/** The isolate that the run shared has ended, and the run with it; `isCleared`: by the fault of another. */
+/** The shared isolate has ended; `isCleared`: because of another run. */
 interface LostMessage {
   readonly t: 'lost'
   readonly run: number
   readonly isCleared: boolean
 }
 
-/** The thread of a run that was stopped cannot be ended; the process should be, once its other runs are over. */
+/** The thread of a stopped run cannot be ended; the process should end after its other runs. */
 interface StuckMessage {
   readonly t: 'stuck'
   readonly run: number
 }
 
-/** The run waits for a host call or a timer and uses no CPU; or it does so no longer. */
+/** The run starts or stops waiting without CPU. */
 interface RestMessage {
   readonly t: 'rest'
   readonly run: number
   readonly isResting: boolean
 }
 
-/** [guest, own]: code caches, said once, before the first beat, by an executor that was given none. */
+/** [guest, own]: code caches, sent once before the first beat, by an executor started without. */
 interface CacheMessage {
   readonly t: 'cache'
 }
 
-/** Each second, and once at the start: the event loop of the executor turns. */
+/** Heartbeat, each second and once at the start. */
 interface BeatMessage {
   readonly t: 'beat'
   readonly isolates: number

@@ -1,19 +1,19 @@
 /**
- * Isolates of V8: contexts, code, host functions and limits. No other file imports isolated-vm, so this is what another
- * engine has to offer (docs/decisions/0012-paths-and-engine-of-executors.md).
+ * V8 isolates: contexts, code, host functions and limits. The only file that imports isolated-vm, so another engine
+ * replaces it here (docs/decisions/0012-paths-and-engine-of-executors.md).
  */
 import type ivm from 'isolated-vm'
 
 /** A value that enters an isolate as a copy. */
 export type Copied = string | number | boolean | undefined
 
-/** The glue calls these with copies. A bot may have tricked the glue, so every argument is checked by its receiver. */
+/** Called by the glue with copies. Bot code may have tricked the glue, so receivers check every argument. */
 interface HostFunctions {
   /** Called after the isolate has gone on. */
   readonly send: (...said: unknown[]) => void
-  /** `send` for the time of a `Context.callHere`: called before that returns. */
+  /** Synchronous `send`, during a `Context.callHere`. */
   readonly sendHere: (...said: unknown[]) => void
-  /** Called while the isolate waits for the answer. */
+  /** Called synchronously. */
   readonly ask: (kind: unknown, question: unknown) => string
 }
 
@@ -23,22 +23,22 @@ interface IsolateLimits {
   readonly onFatal: (failure: 'memory' | 'timeout') => void
 }
 
-/** A script or module. Its code cache is machine code, so it is kept in memory only. */
+/** A script or module. Its code cache is machine code, so it stays in memory. */
 export interface Code {
   readonly text: string
   readonly file: string
-  /** Columns of the first line that precede the code of its author. */
+  /** Columns before the author's code in the first line. */
   readonly columns?: number
-  /** The cache is made at the first compilation; otherwise by `Isolate.makeCache`. */
+  /** Makes the cache at the first compilation; otherwise `Isolate.makeCache` does. */
   readonly isCachedAtOnce?: boolean
   cache?: ivm.ExternalCopy<ArrayBuffer> | undefined
 }
 
-/** The addon. Its own loader would probe files that an executor may not read. */
+/** The addon. Its own loader would probe files outside the executor's permissions. */
 export class Engine {
   readonly #ivm: typeof ivm
 
-  /** `path` is that of the addon. */
+  /** `path` of the addon. */
   constructor(path: string) {
     const addon: { exports: { ivm?: typeof ivm } } = { exports: {} }
     process.dlopen(addon, path)
@@ -50,7 +50,6 @@ export class Engine {
     return new Isolate(this.#ivm, limits)
   }
 
-  /** `cache` is the base64 text that `Isolate.makeCache` returned in another process. */
   setCache(code: Code, cache: string): void {
     code.cache = new this.#ivm.ExternalCopy(new Uint8Array(Buffer.from(cache, 'base64')).buffer)
   }
@@ -68,17 +67,15 @@ export class Isolate {
     })
   }
 
-  /** True after `dispose`, and after V8 has ended it at its memory limit. */
   get isDisposed(): boolean {
     return this.#isolate.isDisposed
   }
 
-  /** Time for which code was entered, in ms, with or without a processor. */
   get enteredMs(): number {
     return Number(this.#isolate.cpuTime) / 1e6
   }
 
-  /** A context in which the glue has booted: `glue` is a function of the host functions, and returns its `enter`. */
+  /** Boots a context: `glue` is a function of the host functions, and returns its `enter`. */
   openContext(glue: Code, { send, ask, sendHere }: HostFunctions): Context {
     const context = this.#isolate.createContextSync()
     const script = this.#isolate.compileScriptSync(glue.text, optionsOf(glue))
@@ -90,13 +87,12 @@ export class Isolate {
     ]
     const enter = main.applySync(undefined, host, { result: { reference: true } })
     main.release()
-    // The glue returns a function of these parameters.
     return new Context(this.#isolate, context, enter as Enter)
   }
 
   /**
-   * Makes the code cache of a script that has run here and returns it in base64. V8 still has the functions that it has
-   * compiled of the text, so the cache covers those that a bot needs. Errors: the isolate has ended.
+   * Returns the base64 code cache of a script that has run here. V8 keeps its compiled functions, so the cache covers
+   * those a bot needs. Errors: the isolate has ended.
    */
   async makeCache(code: Code): Promise<string> {
     const options = { filename: code.file, produceCachedData: true }
@@ -113,7 +109,7 @@ export class Isolate {
     return (used_heap_size + externally_allocated_size) / (1024 * 1024)
   }
 
-  /** Interrupts what runs in it. */
+  /** Interrupts running code. */
   dispose(): void {
     if (!this.#isolate.isDisposed) this.#isolate.dispose()
   }
@@ -121,7 +117,7 @@ export class Isolate {
 
 type Enter = ivm.Reference<(what: string, ...args: ivm.Transferable[]) => unknown>
 
-/** Globals of their own in an isolate. Timeouts are in ms of entered time; what takes longer is interrupted. */
+/** Separate globals in an isolate. Timeouts are ms of entered time, after which code is interrupted. */
 export class Context {
   readonly #isolate: ivm.Isolate
   readonly #context: ivm.Context
@@ -133,12 +129,11 @@ export class Context {
     this.#enter = enter
   }
 
-  /** Enters the glue on a thread of the isolate, and hears of no error. */
   send(timeout: number, what: string, ...args: Copied[]): void {
     this.#enter.applyIgnored(undefined, [what, ...args], { timeout })
   }
 
-  /** Enters the glue on a thread of the isolate. Errors: an interruption, the end of the isolate. */
+  /** Enters the glue on an isolate thread. Errors: an interruption, the end of the isolate. */
   async call(timeout: number | undefined, what: string, ...args: Copied[]): Promise<unknown> {
     return await this.#enter.apply(
       undefined,
@@ -152,13 +147,12 @@ export class Context {
     this.#enter.applySync(undefined, [what, ...args], { timeout })
   }
 
-  /** Errors: SyntaxError. */
   async check(code: Code): Promise<void> {
     const script = await this.#isolate.compileScript(code.text, optionsOf(code))
     script.release()
   }
 
-  /** Runs a script, and hands its value to the glue behind `args`. Errors: those of the code, and as `call`. */
+  /** Runs a script and passes its value to the glue after `args`. Errors: those of the code, and as `call`. */
   async run(code: Code, timeout: number | undefined, what: string, ...args: Copied[]) {
     const script = await this.#isolate.compileScript(code.text, optionsOf(code))
     if (code.isCachedAtOnce) keepCache(code, script)
@@ -168,14 +162,13 @@ export class Context {
     await this.#enter.apply(undefined, [what, ...args, main], options)
   }
 
-  /** Compiles an ES module. Errors: SyntaxError. */
   async compileModule(code: Code): Promise<Module> {
     const module = await this.#isolate.compileModule(code.text, optionsOf(code))
     if (code.isCachedAtOnce) keepCache(code, module)
     return new Module(this.#context, module)
   }
 
-  /** Gives its memory back to an isolate that goes on. */
+  /** Frees its memory while the isolate goes on. */
   release(): void {
     this.#enter.release()
     this.#context.release()
@@ -202,17 +195,15 @@ export class Module {
   }
 }
 
-/** True for an entry that was interrupted at its timeout. */
 export function isInterruption(error: unknown): boolean {
   return error instanceof Error && error.message === 'Script execution timed out.'
 }
 
-/** True for an entry during which V8 ended the isolate, or for an error of a bot that says so. */
+/** True for V8 ending the isolate during an entry, or for a bot's error with the same message. */
 export function saysDisposed(error: unknown): boolean {
   return error instanceof Error && /disposed during execution/.test(error.message)
 }
 
-/** The frames of an error that are inside the isolate. */
 export function stackInside({ stack = '' }: Error): string {
   return stack.split(/\n *at \(<isolated-vm boundary>\)/)[0] ?? ''
 }
@@ -222,7 +213,7 @@ function optionsOf({ file, columns = 0, cache, isCachedAtOnce = false }: Code): 
   return { filename: file, columnOffset: 0 - columns, ...made }
 }
 
-/** The types do not know what `produceCachedData` leaves on a script or module. */
+/** The types lack the result of `produceCachedData`. */
 function keepCache(code: Code, compiled: ivm.Script | ivm.Module): void {
   code.cache ??= (compiled as { cachedData?: Code['cache'] }).cachedData
 }

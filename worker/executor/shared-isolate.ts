@@ -1,27 +1,26 @@
 /**
- * An isolate whose contexts serve runs of one bot and membership side by side. A context has globals of its own, so a
- * run finds nothing of another; what they share is the thread and the memory. Entries are made one after the other:
- * the oldest is under way, and its run is at fault when the isolate is lost.
+ * An isolate whose contexts serve concurrent runs of one bot and membership. Contexts have separate globals and share
+ * the thread and memory. Entries run in order: when the isolate is lost, the oldest entry's run is at fault.
  */
 import type { IsolatePort } from './isolate-port.ts'
 import type { Failure } from './messages.ts'
 import { type Isolate, isInterruption, saysDisposed } from './sandbox.ts'
 
-/** For so long a run may keep the thread from its neighbours at a time. */
+/** Limit on blocking the thread at a time. */
 export const TURN_MS = 2000
-/** How much longer one that cannot be interrupted is waited for. */
+/** Grace for code that cannot be interrupted. */
 const STUCK_MS = 4000
-/** A context that waits takes so much; the isolate gets it for each, beyond the limit of a run. */
+/** Memory of a waiting context, added to the isolate's limit. */
 const CONTEXT_MB = 1
 export const MOST_CONTEXTS = 64
 
 /** A context of the isolate, as the isolate sees it. */
 export interface IsolateContext {
-  /** Number of its run in the executor; 0 without one. */
+  /** Run number in the executor; 0 without a run. */
   readonly runNumber: number
-  /** The isolate has ended: by its own fault, by that of another, or nobody knows. */
+  /** The isolate has ended: by its own fault, by another's, or for an unknown reason. */
   onLost(fault: Failure | 'another' | 'unknown'): void
-  /** It was interrupted, since it took too long. */
+  /** Interrupted after its time limit. */
   onInterrupted(): void
 }
 
@@ -33,9 +32,9 @@ export class SharedIsolate {
   readonly isolate: Isolate
   readonly #port: IsolatePort
   readonly #inmates = new Set<IsolateContext>()
-  /** Entries under way and in line, the oldest first. */
+  /** Current and queued entries, oldest first. */
   readonly #entries = new Set<Entry>()
-  /** When an entry ended last, or began after a rest. */
+  /** When an entry last ended, or began on an idle isolate. */
   #movedAt = 0
   #countedMs = 0
   #made = 0
@@ -48,7 +47,7 @@ export class SharedIsolate {
     })
   }
 
-  /** A context that goes is not replaced: what it leaves behind would fill the memory of its neighbours. */
+  /** Contexts are not replaced: their leftovers would fill the shared memory. */
   get hasRoom(): boolean {
     return this.#made < MOST_CONTEXTS && !this.isolate.isDisposed
   }
@@ -62,13 +61,13 @@ export class SharedIsolate {
     this.#inmates.add(inmate)
   }
 
-  /** The last one takes the isolate along. */
+  /** Ends the isolate with its last context. */
   leave(inmate: IsolateContext): void {
     this.#inmates.delete(inmate)
     if (this.#inmates.size === 0) this.isolate.dispose()
   }
 
-  /** Answers what it was rejected with, undefined otherwise. `spent` hears the processor time of the entry. */
+  /** Returns the rejection, or undefined. Calls `spent` with the CPU time of the entry. */
   async enter(
     by: IsolateContext,
     work: () => Promise<unknown>,
@@ -81,7 +80,7 @@ export class SharedIsolate {
       await work()
       return undefined
     } catch (error) {
-      // Only V8 ends an isolate; a message alone may be of a bot's making.
+      // Only V8 ends an isolate; a bot can forge the message alone.
       if (this.isolate.isDisposed && saysDisposed(error)) this.lose(by, 'memory')
       else if (isInterruption(error)) by.onInterrupted()
       return error
@@ -92,10 +91,10 @@ export class SharedIsolate {
     }
   }
 
-  /** Called often: an entry that cannot be interrupted costs its run, and the neighbours another attempt elsewhere. */
+  /** Called often: an uninterruptible entry fails its run, and the others are retried elsewhere. */
   check(): void {
     if (this.isolate.isDisposed) {
-      // A run at fault would have heard of it.
+      // A guilty run would have been notified.
       this.lose(undefined, 'memory')
       return
     }
@@ -105,7 +104,7 @@ export class SharedIsolate {
     this.lose(head, 'turn')
   }
 
-  /** Ends it for all; `guilty` is whose fault it was, where that is known. */
+  /** Ends the isolate for all; `guilty` is the context at fault, if known. */
   lose(guilty: IsolateContext | undefined, failure: Failure): void {
     this.isolate.dispose()
     for (const one of [...this.#inmates]) {

@@ -1,7 +1,6 @@
 /**
- * Questions of the guest that Node itself answers while the isolate waits: URL syntax, digests and
- * randomness, which V8 alone does not have. The table is fixed, takes JSON text and gives a string as it is or
- * anything else as JSON text, and never lets an object or an error of this process through.
+ * Synchronous calls of the guest to Node: URL syntax, digests and randomness. The table is fixed, accepts JSON text,
+ * and returns a string or JSON text; no object or error of this process passes through.
  */
 import { crypto, cryptoAnswers } from './crypto-calls.ts'
 
@@ -27,7 +26,7 @@ const answers: Readonly<Record<string, (question: Readonly<Record<string, unknow
     ...cryptoAnswers,
   }
 
-/** `1` and the answer, or `0` and a message; never throws. */
+/** Returns `1` and the answer, or `0` and a message; never throws. */
 export function answerSyncCall(kind: unknown, question: unknown): string {
   try {
     if (typeof kind !== 'string' || typeof question !== 'string') return '0Invalid call'

@@ -1,6 +1,6 @@
 /**
- * The isolates of this executor that wait for their next run. One run at a time in each; an isolate is
- * dropped after a limit or V8 ended its run, after MAX_RUNS, when its heap fills, or when nobody wants it.
+ * Idle isolates of this executor. An isolate serves one run at a time and is dropped after a failure by a limit or V8,
+ * after MAX_RUNS, when its heap fills, or when unused.
  */
 import { BotIsolate } from './isolate.ts'
 import type { IsolatePort } from './isolate-port.ts'
@@ -10,12 +10,12 @@ import { SharedIsolate } from './shared-isolate.ts'
 const MAX_RUNS = 1000
 const RUNS_BETWEEN_HEAP_CHECKS = 50
 const IDLE_MS = 10 * 60_000
-/** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
+/** More per bot are kept only while its runs come many at a time. */
 const IDLE_PER_BOT = 4
 const MANY_IDLE_MS = 2000
-/** One of those that has rested for so long makes room for a new isolate, which then finds its memory. */
+/** Idle time after which an isolate makes room for a new one. */
 const RESTED_MS = 250
-/** Where runs leave no room for idle ones, they give way, but for some. */
+/** Idle isolates kept even when runs need the room. */
 const FEWEST_IDLE = 16
 
 interface Idle {
@@ -32,7 +32,7 @@ export class WarmIsolates {
   #count = 0
   #inUse = 0
 
-  /** `most` are the isolates that the worker has memory for. */
+  /** `most`: isolates that fit into the worker's memory. */
   constructor(port: IsolatePort, most: number) {
     this.#port = port
     this.#most = most
@@ -42,11 +42,11 @@ export class WarmIsolates {
     return this.#count
   }
 
-  /** A warm isolate of this bot version and membership, or a new one. */
+  /** Returns a warm isolate of this bot version and membership, or a new one. */
   take(message: RunMessage): BotIsolate {
     this.#inUse++
     const idle = this.#idle.get(message.bot) ?? []
-    // A new version was deployed: its predecessor's isolates will not be asked for again.
+    // A new version was deployed: isolates of the old one are no longer needed.
     for (const old of idle.filter((one) => one.hash !== message.hash)) this.#drop(message.bot, old)
     const fit = isolateKey(message)
     while (!message.fresh) {
@@ -61,7 +61,7 @@ export class WarmIsolates {
     return new BotIsolate(this.#port, message.limits.memoryMb, home)
   }
 
-  /** The isolate that the next context of such runs comes into. */
+  /** Returns the isolate for the next context of such runs. */
   #homeOf(message: RunMessage): SharedIsolate {
     const fit = `${message.bot} ${isolateKey(message)}`
     const known = this.#homes.get(fit)
@@ -87,12 +87,11 @@ export class WarmIsolates {
     this.#keep(message, isolate)
   }
 
-  /** Drops what has been idle for too long. */
   sweep(): void {
     const now = Date.now()
     for (const [fit, { hasRoom }] of this.#homes) if (!hasRoom) this.#homes.delete(fit)
     for (const [bot, idle] of this.#idle) {
-      // The list is in the order of return, and the last to return is the first to be taken.
+      // In order of return; the last returned is the first reused.
       for (const [at, one] of [...idle].reverse().entries()) {
         const allowedMs = at < IDLE_PER_BOT ? IDLE_MS : MANY_IDLE_MS
         if (now - one.isolate.idleSince > allowedMs) this.#drop(bot, one)
@@ -123,7 +122,7 @@ export class WarmIsolates {
     while (this.#count > allowed) this.#dropLeastRecentlyUsed()
   }
 
-  // The map is in the order of last use, each list in the order of return.
+  // The map is in order of last use, each list in order of return.
   #dropLeastRecentlyUsed(): void {
     for (const [bot, [oldest]] of this.#idle) {
       if (!oldest) continue

@@ -1,4 +1,4 @@
-/** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
+/** Sends the mail outbox: five attempts with exponential backoff; permanent failures are not retried. */
 import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/core/config/config.ts'
@@ -20,7 +20,6 @@ const EVERY_MS = 500
 const ATTEMPTS = 5
 const FIRST_PAUSE_MS = 10_000
 
-/** Sends one mail at a time until `stop`. */
 export function startMail(services: Services): { stop(): Promise<void> } {
   const opening = openMailer(services.config)
   const loop = startLoop({ log: services.log, name: 'Mail', everyMs: EVERY_MS }, async () =>
@@ -35,7 +34,6 @@ export function startMail(services: Services): { stop(): Promise<void> } {
   }
 }
 
-/** False when none was waiting. */
 async function takeAndSend(services: Services, mailer: Mailer | undefined): Promise<boolean> {
   const mail = await leaseMail(services.database)
   if (mail === undefined) return false
@@ -43,12 +41,11 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
   const isHeld = await withLease(renewal, undefined, () =>
     mailer === undefined ? keepUnsent(services, mail) : attempt(services, mailer, mail),
   )
-  // The worker that has it now settles it.
   if (!isHeld) services.log.warn({ mail: mail.id }, 'A mail was lost to another worker')
   return true
 }
 
-/** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
+/** Without a mail server, the log names the mail and the outbox keeps it for the super admin. */
 async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promise<boolean> {
   const { id, message } = mail
   const { kind, to, subject, text = '' } = message
@@ -57,7 +54,6 @@ async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promis
   return await markMailFailed(database, mail, 'kept')
 }
 
-/** False when the lease of the mail was lost. */
 async function attempt(services: Services, mailer: Mailer, mail: LeasedMail): Promise<boolean> {
   const { database, log } = services
   const { id, attempts, message } = mail
@@ -97,14 +93,13 @@ async function reportFailure(
 }
 
 interface Mailer {
-  /** Errors: MailError. */
   send(mail: StoredMail): Promise<void>
   close(): void
 }
 
-/** A mail that the server did not take. Its text names neither recipient nor content. */
+/** A mail rejected by the server. Its text contains neither recipient nor content. */
 export class MailError extends Error {
-  /** The server will never take it: https://datatracker.ietf.org/doc/html/rfc5321#section-4.2.1 */
+  /** True when a retry cannot succeed: https://datatracker.ietf.org/doc/html/rfc5321#section-4.2.1 */
   readonly isPermanent: boolean
 
   constructor(message: string, isPermanent: boolean, cause: unknown) {
@@ -115,7 +110,7 @@ export class MailError extends Error {
 
 const TIMEOUT_MS = 30_000
 
-/** Undefined without SMTP_URL, and the library stays where it is. Connects when the first mail is sent. */
+/** Returns undefined without SMTP_URL. Loads the library on demand and connects with the first mail. */
 export async function openMailer({
   smtpUrl,
   mailFrom,
@@ -129,7 +124,7 @@ export async function openMailer({
     connectionTimeout: TIMEOUT_MS,
     greetingTimeout: TIMEOUT_MS,
     socketTimeout: TIMEOUT_MS,
-    // Whatever a message says, nothing but what it carries is sent.
+    // Messages may not read files or URLs.
     disableFileAccess: true,
     disableUrlAccess: true,
   })
@@ -141,7 +136,7 @@ export async function openMailer({
         await transport.sendMail({
           ...mutable(rest),
           from: rest.from ?? mailFrom,
-          // A mail that is sent twice, after a crash, is known by this.
+          // Identifies duplicates after a crash.
           messageId: `<${id}@${domain}>`,
           attachments: attachments.map((item) => ({ ...item, encoding: 'base64' })),
         })
@@ -153,7 +148,7 @@ export async function openMailer({
   }
 }
 
-/** TLS is a must unless the address says otherwise (`?ignoreTLS=true`). */
+/** Requires TLS unless the URL opts out (`?ignoreTLS=true`). */
 function withTls(address: string): string {
   const url = new URL(address)
   const isConfigured = ['ignoreTLS', 'requireTLS', 'secure'].some((name) =>
@@ -163,7 +158,7 @@ function withTls(address: string): string {
   return url.href
 }
 
-/** nodemailer's types ask for arrays it may change; it does not change them. */
+/** nodemailer's types ask for mutable arrays; it does not change them. */
 function mutable(message: Omit<StoredMail['message'], 'kind' | 'attachments'>) {
   const { to, cc = [], bcc = [], replyTo = [], ...rest } = message
   return { ...rest, to: [...to], cc: [...cc], bcc: [...bcc], replyTo: [...replyTo] }
@@ -171,7 +166,7 @@ function mutable(message: Omit<StoredMail['message'], 'kind' | 'attachments'>) {
 
 function toMailError(error: unknown): MailError {
   const { responseCode, code } = error as { responseCode?: number; code?: string }
-  // nodemailer makes up a 500 for a server that has no TLS; the mail itself was not refused.
+  // nodemailer reports 500 for a server without TLS; the mail itself was not rejected.
   const isRefused = (responseCode ?? 0) >= 500 && code !== 'ETLS'
   const isPermanent = isRefused || code === 'EENVELOPE'
   const what = [code, responseCode].filter((part) => part !== undefined).join(' ')

@@ -1,6 +1,6 @@
 /**
- * One attempt to deliver. Whether the Subscription still waits, what its author may see and whom a Bot
- * acts as are asked anew each time; the version that is sent is that of the event.
+ * One delivery attempt. The Subscription's status, its author's access and the Bot's identity are checked each time;
+ * the version sent is that of the event.
  */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
@@ -38,7 +38,6 @@ import {
   sendHook,
 } from './hooks.ts'
 
-/** A delivery with its Subscription and the outcome. */
 export interface Attempted {
   readonly sent: Sent
   /** Undefined when the Subscription is gone. */
@@ -48,7 +47,7 @@ export interface Attempted {
   readonly reference: string
 }
 
-/** Errors: those of our own. */
+/** Errors: internal ones. */
 export async function attemptDelivery(
   services: Services,
   runner: Runner,
@@ -131,7 +130,7 @@ function stopped(reason: string): Sent {
   return { kind: 'stopped', reason }
 }
 
-// Subscriptions that the service ends itself: their time is over, or nothing reaches anybody.
+// Subscriptions ended by the service: expired or unreachable
 
 const MOST_MEMBERSHIPS = 1000
 const system = systemPrincipal(SYSTEM_PROJECT)
@@ -141,7 +140,7 @@ interface End {
   readonly error?: string
 }
 
-/** One of several workers does it, and the admins of the Project get one mail about an error. */
+/** One worker does it; the Project's admins get one mail about an error. */
 export async function endSubscription(
   services: Services,
   { id = '', meta }: Resource,
@@ -168,19 +167,18 @@ export async function endSubscription(
   })
 }
 
-/** Ends Subscriptions whose `end` is over. */
+/** Ends expired Subscriptions. */
 export async function endOverdue(services: Services): Promise<void> {
   for (const row of await endedSubscriptions(services.database)) {
     await endSubscription(services, parseVersion(toVersion(row)), { status: 'off' }).catch(
       (error: unknown) => {
-        // It is gone, or somebody else has changed it just now.
         if (!(error instanceof HttpError) || error.status >= 500) throw error
       },
     )
   }
 }
 
-/** E-mail addresses of a Project's admins. */
+/** Returns the e-mail addresses of a Project's admins. */
 async function findAdminEmails(
   { repository }: Services,
   projectId: string,

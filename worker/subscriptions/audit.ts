@@ -1,4 +1,4 @@
-/** An AuditEvent an attempt, or one for many that succeeded. */
+/** Writes one AuditEvent per attempt, or one for many successes. */
 
 import { Counter, Histogram, type Registry } from 'prom-client'
 import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
@@ -29,7 +29,6 @@ interface AttemptRecord {
   readonly cause: { readonly traceId?: string; readonly requestId?: string }
 }
 
-/** Errors: 503 while PostgreSQL is away. */
 export async function auditAttempt(services: Services, record: AttemptRecord): Promise<void> {
   const { subscription, reference, outcome, text, startedAt, cause } = record
   const ids = [
@@ -50,7 +49,6 @@ export async function auditAttempt(services: Services, record: AttemptRecord): P
   })
 }
 
-/** Errors: 503 while PostgreSQL is away. */
 async function auditSuccesses(
   services: Services,
   repository: Pick<Repository, 'create'>,
@@ -106,13 +104,13 @@ function auditEvent(
   }
 }
 
-// Successes of a Subscription have an AuditEvent each while they are few; beyond that PostgreSQL counts them with the
-// receipts, and one AuditEvent reports those of a minute.
+// The first successes of a minute have an AuditEvent each; PostgreSQL counts the others with the receipts for one
+// summary per minute.
 const ALONE_A_MINUTE = 60
 const MINUTE_MS = 60_000
 const KEPT = 20_000
 
-/** Answers whether the next success of a Subscription has an AuditEvent of its own. */
+/** Returns whether the next success of a Subscription gets a separate AuditEvent. */
 export function createReportedAlone(): (subscription: string) => boolean {
   const counts = new Cache<string, { readonly minute: number; count: number }>({
     name: 'audited-deliveries',
@@ -130,7 +128,7 @@ export function createReportedAlone(): (subscription: string) => boolean {
   }
 }
 
-/** One of several workers writes each AuditEvent. */
+/** One worker writes each AuditEvent. */
 export async function reportSuccesses(services: Services): Promise<void> {
   for (const place of await unreportedSubscriptions(services.database)) {
     const reporting = services.repository.transaction(async (inner) => {
@@ -142,17 +140,16 @@ export async function reportSuccesses(services: Services): Promise<void> {
       await auditSuccesses(services, inner, subscription, unreported)
     })
     await reporting.catch((error: unknown) => {
-      // One that cannot be reported, as of a Project that is gone, does not hold up the others.
+      // A failure of one, such as a deleted Project, does not block the others.
       if (!(error instanceof HttpError) || error.status >= 500) throw error
     })
   }
 }
 
-// The worker's metrics of events; web's /metrics shows them for all workers together.
+// Event metrics, shown by web's /metrics for all workers.
 
 export interface EventMetrics {
   matched(found: MatchResult): void
-  /** A Subscription could not be matched. */
   skipped(): void
   attempted(delivery: Delivery, sent: Sent, startedAt: Date): void
 }
@@ -190,7 +187,6 @@ export function createEventMetrics(registry: Registry): EventMetrics {
   }
 }
 
-/** PostgreSQL's clock and this one may differ a little. */
 function secondsBetween(from: number, to: number): number {
   return Math.max(0, to - from) / 1000
 }

@@ -1,4 +1,4 @@
-/** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
+/** Matches changes with Subscriptions, leases pending deliveries, makes them, and settles attempts in PostgreSQL. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { resolveAuthorSession } from '../../shared/bots/event-target.ts'
 import { nextTurn } from '../../shared/core/yielding.ts'
@@ -20,7 +20,7 @@ import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './
 import type { EventMetrics } from './audit.ts'
 import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'
 
-/** Addresses outside that are waited for at once. */
+/** Concurrent external deliveries. */
 const HOOKS = 100
 const SWEEP_MS = 1000
 const FIRST_DELAY_MS = 1000
@@ -30,7 +30,6 @@ const FAULT_DELAY_MS = 1000
 const LONGEST_FAULT_DELAY_MS = 60_000
 const AWAY_MS = 1000
 
-/** Takes what is due, and goes on until `stop`. */
 class Deliverer {
   readonly #services: Services
   readonly #runner: Runner
@@ -64,12 +63,12 @@ class Deliverer {
     )
   }
 
-  /** Something may be due. */
+  /** Wakes the loop: something may be due. */
   wake(): void {
     this.#loop.wake()
   }
 
-  /** Takes no more; what is under way has `graceMs` and is given back. */
+  /** Stops taking work; current work has `graceMs` and is then released. */
   async stop(graceMs: number): Promise<void> {
     this.#isClosing = true
     const all = Promise.all(this.#active.values())
@@ -81,7 +80,7 @@ class Deliverer {
 
   async #take(): Promise<boolean> {
     const { repository, config } = this.#services
-    // Attempts that end in one turn of the event loop are settled together.
+    // Batches attempts that end in one turn of the event loop.
     await nextTurn()
     const { hooks, bots } = this.#underWay
     const room = this.#isClosing
@@ -129,11 +128,11 @@ class Deliverer {
     this.#underWay[room]--
     this.#metrics.attempted(delivery, attempted.sent, startedAt)
     await this.#insist(() => this.#settle(delivery, attempted, startedAt))
-    // The take itself settles what was received.
+    // The take itself settles receipts.
     if (attempted.sent.kind !== 'received') this.#loop.wake()
   }
 
-  /** How an attempt ended is not forgotten while PostgreSQL is away. */
+  /** Retries while PostgreSQL is unavailable. */
   async #insist(settle: () => Promise<void>): Promise<void> {
     try {
       await settle()
@@ -250,16 +249,15 @@ async function audit(
   })
 }
 
-/** 1, 2, 4 … s, give or take a fifth. */
+/** 1, 2, 4 … s, ±20 %. */
 function delayAfter(attempts: number): number {
   const jitter = 1 - JITTER + Math.random() * 2 * JITTER
   return backoffMs(attempts, FIRST_DELAY_MS) * jitter
 }
 
 interface Receipts {
-  /** Resolves when PostgreSQL knows. */
+  /** Resolves when PostgreSQL has it. */
   add(receipt: Receipt): Promise<void>
-  /** Hands all that wait to `settle`. Where that fails they wait on, or fail too when it `isLast`. */
   settle<T>(settle: (receipts: readonly Receipt[]) => Promise<T>, isLast: boolean): Promise<T>
 }
 
@@ -292,15 +290,14 @@ function createReceipts(): Receipts {
   }
 }
 
-// Events in the worker: changes are matched with Subscriptions, and the deliveries are made.
+// Events in the worker: matching and delivery
 
-/** The parts of the worker that receive events beside rest-hooks. */
+/** Event receivers other than rest-hooks. */
 type EventHooks = Pick<MatchOptions, 'sockets' | 'publish'>
 
 const END_MS = 5000
 const BATCH = 100
 
-/** Runs until `stop`; workers do it side by side. */
 export async function startEvents(
   services: Services,
   runner: Runner,

@@ -1,4 +1,4 @@
-/** Deliveries to an address outside and to a Bot, and the headers that go with them. */
+/** Deliveries to external addresses and Bots, with their headers. */
 
 import { createHmac, randomBytes } from 'node:crypto'
 import {
@@ -15,7 +15,7 @@ import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Runner } from '../bots/run.ts'
 
 const TIMEOUT_MS = 120_000
-/** Bytes of an answer that are read off; its body is not used. */
+/** Bytes read of a response body, which is unused. */
 const MAX_BYTES = 65_536
 
 export async function sendHook(
@@ -56,7 +56,7 @@ export async function sendHook(
 
 const LONGEST_AFTER_MS = 3_600_000
 
-/** Seconds or a date. https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3 */
+/** Parses seconds or a date. https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3 */
 function retryAfterMs(text: string | undefined): number | undefined {
   if (text === undefined) return undefined
   const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - Date.now()
@@ -66,20 +66,19 @@ function retryAfterMs(text: string | undefined): number | undefined {
 /** How an attempt ended. */
 export type Sent =
   | { readonly kind: 'received'; readonly text: string }
-  /** `after`: the receiver asks to wait so many ms. */
+  /** `after`: ms to wait, as asked by the receiver. */
   | { readonly kind: 'failed'; readonly text: string; readonly after: number | undefined }
-  /** By no fault of the receiver. */
+  /** Not the receiver's fault. */
   | { readonly kind: 'fault'; readonly text: string }
-  /** It was not begun. */
+  /** Not begun. */
   | { readonly kind: 'back'; readonly delayMs: number }
-  /** Nobody waits for it, or nobody may have it; `text` is for the AuditEvent, if it is worth one. */
+  /** No longer wanted or permitted; `text` is for the AuditEvent, if any. */
   | { readonly kind: 'stopped'; readonly reason: string; readonly text?: string }
 
 const CONTENT_TYPE = 'application/fhir+json'
 
 export interface Message {
   readonly delivery: Delivery
-  /** Id of the Subscription. */
   readonly subscription: string
   /** `Type/id`. */
   readonly reference: string
@@ -101,7 +100,7 @@ function eventHeaders({ delivery, subscription, reference }: Message): Record<st
   }
 }
 
-/** `X-Signature` covers the body; the other one covers the time, too, so that a replay is noticed. */
+/** `X-Signature` covers the body; the other also covers the time, against replays. */
 export function signatures(secret: string, body: string, seconds: number): Record<string, string> {
   const hmac = (text: string) => createHmac('sha256', secret).update(text).digest('hex')
   return {
@@ -113,7 +112,7 @@ export function signatures(secret: string, body: string, seconds: number): Recor
 
 const KEPT = /^(content-type|x-signature.*)$/i
 
-/** Without those that say what the body is and who has signed it. */
+/** Drops headers for content type and signatures, which the service sets. */
 function givenHeaders({ headers }: SubscriptionTarget): Record<string, string> {
   return Object.fromEntries(headers.filter(([name]) => !KEPT.test(name)))
 }
@@ -128,17 +127,17 @@ function traceHeaders(traceId: string | undefined): Record<string, string> {
   }
 }
 
-// A delivery to a Bot is run here and now, PostgreSQL holds the job.
+// Runs a Bot delivery in this worker; PostgreSQL holds the job
 const BACK_MS = 1000
-/** A run that waits for no caller may wait for its turn. */
+/** Limit on waiting for a slot. */
 const QUEUE_MS = 60_000
 
-/** Ends the attempt when no Bot can be run. */
+/** Ends the attempt when no Bot can run. */
 export function missingTargetResult({ isDisabled, text }: MissingTarget): Sent {
   return isDisabled ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }
 
-/** The last argument says where the change was made, and by whom. */
+/** The last argument gives the place and author of the change. */
 export async function runSubscriptionBot(
   runner: Runner,
   { bot, version, projectId: botProjectId, session }: BotTarget,

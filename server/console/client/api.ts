@@ -1,4 +1,4 @@
-/** How pages read and change things: one hook for each, over the client of the API. */
+/** Hooks for reads and writes over the API client. */
 import { notifications } from '@mantine/notifications'
 import {
   type UseMutationResult,
@@ -14,13 +14,13 @@ import { medplum, type ReadOptions } from './session.ts'
 
 interface GetOptions {
   readonly enabled?: boolean
-  /** Milliseconds after which it is read again. */
+  /** Refetch interval in ms. */
   readonly every?: number | false
-  /** Numbers keep their digits: for records that are written back. */
+  /** Keeps the digits of numbers, for records that are written back. */
   readonly isExact?: boolean
 }
 
-/** The answer to a GET of an address of the service, `fhir/R4/…` or `admin/…`. */
+/** Returns the response to a GET below the service root, `fhir/R4/…` or `admin/…`. */
 export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResult<T> {
   const { enabled = true, every = false, isExact = false } = options
   return useQuery({
@@ -36,18 +36,18 @@ export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResul
 
 interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
-  /** Shown when it has worked. */
+  /** Shown on success. */
   readonly done?: string
-  /** Key of the draft that it saves: whoever leaves at once does not find it again. */
+  /** Draft key, cleared by a save even if the page is left at once. */
   readonly draft?: string
   readonly after?: (output: O) => void
-  /** False where the page itself shows what went wrong. */
+  /** False where the page itself shows errors. */
   readonly notify?: boolean
-  /** Paths that are read again when it was refused. */
+  /** Paths to refetch after a rejection. */
   readonly reread?: readonly string[]
 }
 
-/** Changes something: says that it has worked, or why not, and reads anew whatever is on the page. */
+/** Sends a change, shows the result, and refetches the page's data. */
 export function useSend<I = void, O = unknown>(
   options: SendOptions<I, O>,
 ): UseMutationResult<O, unknown, I> {

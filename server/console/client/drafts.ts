@@ -1,27 +1,24 @@
-/**
- * Text that a person has typed and not saved yet. It is kept in this tab, survives a reload and a new sign-in of the same
- * person, and ends with the tab.
- */
+/** Unsaved text. It is kept per tab, survives a reload and a new sign-in of the same person, and ends with the tab. */
 import { useCallback, useEffect, useState } from 'react'
 import { parseExact } from './exact.ts'
 
 const PREFIX = 'botica-draft:'
-/** A second copy: the client empties the whole session storage when a session ends. */
+/** A second copy: the API client clears the whole session storage when a session ends. */
 const kept = new Map<string, string>()
 
 export interface Draft<T> {
   readonly value: T
-  /** True when it was typed before this page was opened. */
+  /** True when typed before this page was opened. */
   readonly isRestored: boolean
   readonly isDirty: boolean
-  /** Grows each time that the typed text is discarded. */
+  /** Incremented when the typed text is discarded. */
   readonly round: number
   set(value: T): void
-  /** Goes back to what is saved. */
+  /** Restores the saved value. */
   discard(): void
 }
 
-/** A draft of the thing that `key` names; `saved` is what the service has. */
+/** Returns the draft for `key`; `saved` is the service's value. */
 export function useDraft<T>(key: string, saved: T): Draft<T> {
   const [found, setFound] = useState(() => read<T>(key))
   const [typed, setTyped] = useState(found)
@@ -30,7 +27,7 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
   const set = useCallback(
     (value: T) => {
       const text = JSON.stringify(value)
-      // Typing back what is saved leaves no draft.
+      // Typing the saved value again removes the draft.
       if (text === last) forget(key)
       else keep(key, text)
       setTyped({ value })
@@ -55,20 +52,20 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
   return { value, isRestored: found !== undefined, isDirty, round, set, discard }
 }
 
-/** Forgets a draft from outside of its page, as when its thing is saved or deleted. */
+/** Removes a draft from outside its page, after a save or deletion. */
 export function forget(key: string): void {
   kept.delete(key)
   sessionStorage.removeItem(PREFIX + key)
 }
 
-/** Writes again what the client has thrown away with its session. */
+/** Writes drafts again after the client cleared the session storage. */
 export function keepDrafts(): void {
   for (const [key, text] of kept) sessionStorage.setItem(PREFIX + key, text)
 }
 
 let isLeaving = false
 
-/** A way out that comes back: nobody is asked whether they want to leave. */
+/** Leaves for a round trip without the unsaved-changes prompt. */
 export function leaveQuietly(): void {
   isLeaving = true
 }
@@ -82,6 +79,6 @@ function read<T>(key: string): { readonly value: T } | undefined {
   const text = kept.get(key) ?? sessionStorage.getItem(PREFIX + key)
   if (text === null) return undefined
   kept.set(key, text)
-  // `keep` wrote it, under this key.
+  // Written by `keep` under this key.
   return { value: parseExact<T>(text) }
 }

@@ -1,6 +1,6 @@
-/** The nonce of this page, which style sheets need that libraries add at run time. */
+/** The page's nonce, required by style sheets that libraries add at run time. */
 
 export const nonce = document.querySelector<HTMLScriptElement>('script[nonce]')?.nonce ?? ''
 
-// The library that stops the page behind a dialog from scrolling reads it there.
+// Read by the library that locks scrolling behind a dialog.
 Object.assign(globalThis, { __webpack_nonce__: nonce })

@@ -1,4 +1,4 @@
-/** A failure in the words of the service. */
+/** Shows an error in the service's words. */
 
 import { Alert, Button, Group, List, Text } from '@mantine/core'
 import { OperationOutcomeError } from '@medplum/core'
@@ -12,7 +12,7 @@ interface Props {
   readonly children?: React.ReactNode
 }
 
-/** Nothing while there is no error. */
+/** Renders nothing without an error. */
 export function Problem({ error, title = texts.common.problem, retry, children }: Props) {
   if (error === undefined || error === null) return null
   const lines = problemLines(error)
@@ -46,11 +46,11 @@ export function Problem({ error, title = texts.common.problem, retry, children }
 
 export interface ProblemLine {
   readonly text: string
-  /** The path of the element, where the service names one. */
+  /** Path of the element, if the service names one. */
   readonly place: string
 }
 
-/** One line an issue of the OperationOutcome; otherwise the message. */
+/** Returns a line per issue of the OperationOutcome, otherwise the message. */
 export function problemLines(error: unknown): readonly ProblemLine[] {
   if (error instanceof OperationOutcomeError) return error.outcome.issue?.map(toProblemLine) ?? []
   if (error instanceof TypeError) return [{ text: texts.common.away, place: '' }]

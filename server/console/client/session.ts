@@ -1,4 +1,4 @@
-/** The person who is signed in: the client of the API, the way to the sign-in page and back, what the session may do. */
+/** The signed-in person: API client, sign-in redirects and permissions. */
 import { ClientStorage, MedplumClient, type MedplumRequestOptions } from '@medplum/core'
 import type { AccessPolicy, Project, ProjectMembership } from '@medplum/fhirtypes'
 import { createContext, useContext } from 'react'
@@ -9,7 +9,7 @@ import { keepsDigits, parseExact } from './exact.ts'
 const BASE = '/console'
 const CLIENT_ID = 'botica-console'
 const RETURN = 'botica-return'
-/** The client's own name for it. */
+/** The client's own key. */
 const STATE = 'pkceState'
 
 const listeners = new Set<() => void>()
@@ -17,13 +17,13 @@ let isEnded = false
 let isLeaving = false
 
 export interface ReadOptions extends MedplumRequestOptions {
-  /** Numbers keep their digits, as in a record that is written back. Errors: a browser that cannot do that. */
+  /** Keeps the digits of numbers, for records that are written back. Errors: an unsupported browser. */
   readonly isExact?: boolean
 }
 
 /**
- * Once the page leaves for the sign-in no answer reaches the client: at a late 401 it would empty the session storage,
- * and with it what the way back needs.
+ * Blocks responses once the page leaves for sign-in: a late 401 would make the client clear the session storage, which
+ * the return needs.
  */
 async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): Promise<Response> {
   if (init?.isExact && !keepsDigits) throw new Error(texts.app.oldBrowser)
@@ -33,7 +33,7 @@ async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): 
   return answer
 }
 
-/** Tokens live in this tab alone. */
+/** Tokens are stored per tab. */
 export const medplum = new MedplumClient({
   baseUrl: `${location.origin}/`,
   clientId: CLIENT_ID,
@@ -47,7 +47,6 @@ export const medplum = new MedplumClient({
   },
 })
 
-/** For `useSyncExternalStore`. */
 export const sessionEnd = {
   subscribe(listener: () => void) {
     listeners.add(listener)
@@ -65,8 +64,8 @@ export interface Me {
 }
 
 /**
- * Brings a signed-in client, or leaves for the sign-in page and never resolves. Errors: what the sign-in page reports,
- * or what is wrong with its code.
+ * Completes the sign-in, or leaves for the sign-in page and never resolves. Errors: those of the sign-in page or of an
+ * invalid code.
  */
 export async function signedIn(): Promise<void> {
   const query = new URLSearchParams(location.search)
@@ -82,19 +81,19 @@ async function takeAnswer(query: URLSearchParams): Promise<void> {
   history.replaceState(null, '', target)
   const refusal = query.get('error_description')
   if (refusal !== null) throw new Error(refusal)
-  // A code that this tab did not ask for is not redeemed.
+  // Codes requested by another tab are not redeemed.
   if (!isOurs || code === null) return await startSignIn()
   await medplum.processCode(code, { redirectUri: location.origin + BASE })
   sessionStorage.removeItem(RETURN)
   sessionStorage.removeItem(STATE)
 }
 
-/** Leaves for the sign-in page, to come back to the address of now. */
+/** Leaves for the sign-in page, which returns to the current URL. */
 export async function startSignIn(): Promise<never> {
   isLeaving = true
   leaveQuietly()
   sessionStorage.setItem(RETURN, location.pathname + location.search)
-  // The client takes a `code` in the address for the answer to its request.
+  // The client takes a `code` in the URL for its own.
   history.replaceState(null, '', location.pathname)
   await medplum.signInWithRedirect({
     redirectUri: location.origin + BASE,
@@ -103,7 +102,7 @@ export async function startSignIn(): Promise<never> {
   return await new Promise<never>(() => undefined)
 }
 
-/** Ends the session here and at the service; whatever was typed and not saved is gone. */
+/** Ends the session here and at the service; unsaved text is lost. */
 export async function signOut(): Promise<void> {
   leaveQuietly()
   await medplum.signOut().catch(() => medplum.clear())
@@ -113,7 +112,6 @@ export async function signOut(): Promise<void> {
 const MeContext = createContext<Me | undefined>(undefined)
 export const MeProvider = MeContext.Provider
 
-/** The person who is signed in. */
 export function useMe(): Me {
   const me = useContext(MeContext)
   if (me === undefined) throw new Error('useMe outside of MeProvider')
@@ -122,7 +120,7 @@ export function useMe(): Me {
 
 export type Interaction = 'read' | 'search' | 'create' | 'update' | 'delete'
 
-/** A guess for what is worth showing; the server decides. */
+/** A hint for the display; the server decides. */
 export function mayDo(me: Me, type: string, interaction: Interaction = 'search'): boolean {
   const entries = me.accessPolicy?.resource
   if (entries === undefined || isAdmin(me)) return true

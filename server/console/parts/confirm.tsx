@@ -1,11 +1,11 @@
-/** A button for what cannot be undone: it asks once more. */
+/** A button with a confirmation, for irreversible actions. */
 import { Button, Group, Modal, Stack } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import { texts } from '../texts/texts.ts'
 
 interface Props {
   readonly label: string
-  /** The text of the button in the question. */
+  /** Button text in the confirmation. */
   readonly confirm: string
   readonly onConfirm: () => void
   readonly children: React.ReactNode

@@ -1,4 +1,4 @@
-/** Two texts of JSON side by side. */
+/** Compares two JSON texts side by side. */
 import { json } from '@codemirror/lang-json'
 import { MergeView } from '@codemirror/merge'
 import { EditorView } from '@codemirror/view'

@@ -1,4 +1,4 @@
-/** The one editor, for code and JSON. Its style sheets carry the nonce of the page. */
+/** The shared editor for code and JSON. Its style sheets carry the page's nonce. */
 
 import { defaultKeymap, history, historyKeymap } from '@codemirror/commands'
 import { json, jsonParseLinter } from '@codemirror/lang-json'
@@ -20,7 +20,7 @@ import { useEffect, useMemo, useRef, useState } from 'react'
 import { nonce } from '../client/nonce.ts'
 
 export interface Mark {
-  /** From 1. */
+  /** 1-based. */
   readonly line: number
   readonly column: number
   readonly text: string
@@ -29,7 +29,7 @@ export interface Mark {
 interface Props {
   readonly label: string
   readonly value: string
-  /** The language; a new value makes the editor anew. */
+  /** The language; a new value recreates the editor. */
   readonly extensions?: Extension
   readonly onChange?: (value: string) => void
   readonly marks?: readonly Mark[]
@@ -38,7 +38,7 @@ interface Props {
 
 const NO_EXTENSIONS: Extension = []
 
-/** JSON, judged while it is typed. */
+/** JSON with validation. */
 export const jsonText: Extension = [
   json(),
   linter(jsonParseLinter()),
@@ -54,7 +54,7 @@ export function Editor(props: Props) {
   const looks = useLooks(label)
   const isReadOnly = onChange === undefined
   const latest = useRef({ value, onChange })
-  /** Texts of `onChange` that have not come back as the value yet. */
+  /** Texts sent through `onChange` but not yet received as value. */
   const sent = useRef<string[]>([])
   useEffect(() => {
     latest.current = { value, onChange }
@@ -97,7 +97,7 @@ export function Editor(props: Props) {
   return <Box ref={place} h={height ?? '24rem'} className="editor" />
 }
 
-/** The looks of every editor, in the colours of the page. */
+/** Editor theme in the page's colours. */
 export function useLooks(label: string): Extension {
   const isDark = useComputedColorScheme('light') === 'dark'
   return useMemo(
@@ -121,7 +121,7 @@ const THEME = {
     backgroundColor: 'transparent',
     borderRight: '1px solid var(--mantine-color-default-border)',
   },
-  // The sign of the library is in few fonts.
+  // The library's symbol is missing from most fonts.
   '.cm-collapsedLines:before, .cm-collapsedLines:after': { content: '"…"' },
   '.cm-collapsedLines': {
     color: 'var(--mantine-color-dimmed)',

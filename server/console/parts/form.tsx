@@ -1,4 +1,4 @@
-/** The one form, and what editors share with it. What is typed is kept as a draft, and what the service says about a field stands at that field. */
+/** The shared form: keeps drafts, and shows the service's issues at their fields. */
 import { Alert, Button, Group, Stack } from '@mantine/core'
 import { OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
@@ -9,9 +9,9 @@ import { Problem, problemLines } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
 
 interface Props<V extends object, O> {
-  /** The key of its draft, which names the thing that is edited. */
+  /** Draft key. */
   readonly name: string
-  /** The values of the service, or those of an empty form. */
+  /** The service's values, or those of an empty form. */
   readonly saved: V
   readonly send: (values: V) => Promise<O>
   readonly done?: string
@@ -20,13 +20,13 @@ interface Props<V extends object, O> {
   readonly children: (fields: Fields<V>) => React.ReactNode
 }
 
-/** Properties of the inputs, by the name of their value. */
+/** Input properties by value name. */
 export interface Fields<V extends object> {
   readonly values: V
   set(change: Partial<V>): void
   text(name: keyof V & string): TextProps
   flag(name: keyof V & string): FlagProps
-  /** The words of the service about the value. */
+  /** Returns the service's message about the value. */
   error(name: keyof V & string): string | undefined
 }
 
@@ -106,11 +106,11 @@ export function Form<V extends object, O>(props: Props<V, O>) {
 
 interface Placed {
   readonly values: ReadonlyMap<string, string>
-  /** The issues about none of the fields. */
+  /** Issues without a field. */
   readonly rest: unknown
 }
 
-/** Issues of an OperationOutcome at the fields that their expressions name. */
+/** Assigns issues of an OperationOutcome to the fields in their expressions. */
 export function placed(error: unknown, names: readonly string[]): Placed {
   const values = new Map<string, string>()
   if (!(error instanceof OperationOutcomeError)) return { values, rest: error }
@@ -133,7 +133,7 @@ function findIssueField({ expression }: OperationOutcomeIssue, names: readonly s
   return names.find((name) => steps.includes(name))
 }
 
-/** One for each item; `drop` is called when the item of that place goes. */
+/** Returns a name per item; call `drop` when the item at a position is removed. */
 export function useNames(count: number) {
   const list = useRef<number[]>([])
   const next = useRef(0)
@@ -146,7 +146,7 @@ interface RestoredProps {
   readonly draft: Pick<Draft<unknown>, 'isRestored' | 'discard'>
 }
 
-/** Says that a page shows what was typed before a reload or a new sign-in. */
+/** Notice that the page shows text typed before a reload or sign-in. */
 export function Restored({ draft: { isRestored, discard } }: RestoredProps) {
   if (!isRestored) return null
   return (

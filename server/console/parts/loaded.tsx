@@ -1,4 +1,4 @@
-/** The states of whatever is fetched: on its way, failed, empty, there. */
+/** States of fetched data: loading, failed, empty, loaded. */
 import { Paper, Skeleton, Stack, Text } from '@mantine/core'
 import type { UseQueryResult } from '@tanstack/react-query'
 import { Problem } from '../client/problem.tsx'
@@ -9,7 +9,7 @@ interface Props<T> {
   readonly children: (data: T) => React.ReactNode
 }
 
-/** Data that is shown stays when it cannot be read again: somebody may be typing in it. */
+/** Keeps showing data when a refetch fails, as the person may be typing. */
 export function Loaded<T>({ query, children }: Props<T>) {
   const { data, error, refetch } = query
   return (
@@ -36,7 +36,7 @@ interface EmptyProps {
   readonly action?: React.ReactNode
 }
 
-/** Says that there is nothing, and what to do next. */
+/** Empty state with the next step. */
 export function Empty({ title, hint, action }: EmptyProps) {
   return (
     <Paper withBorder p="xl">
@@ -55,7 +55,7 @@ export function Empty({ title, hint, action }: EmptyProps) {
   )
 }
 
-/** Stands where a page is not for the person; the service would refuse what it asks for. */
+/** Shown for pages without access; the service would reject their requests. */
 export function NotYours() {
   return <Empty title={texts.app.notYours} hint={texts.app.notYoursHint} />
 }

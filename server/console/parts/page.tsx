@@ -1,4 +1,4 @@
-/** The frame of every page: its title in the window and on the page, its buttons, its views, its content. */
+/** The page frame: title, buttons, views and content. */
 import { Group, Stack, Tabs, Text, Title } from '@mantine/core'
 import { useDocumentTitle } from '@mantine/hooks'
 import { useLocation } from 'wouter'
@@ -38,12 +38,12 @@ interface ViewsProps<N extends string> {
   readonly names: readonly N[]
   readonly labels: Readonly<Record<N, string>>
   readonly open: N
-  /** The name of a view is appended to it. */
+  /** The view's name is appended. */
   readonly address: string
   readonly children: React.ReactNode
 }
 
-/** Views of one thing, each at an address of its own. */
+/** Views of one item, each with its own URL. */
 export function Views<N extends string>({ names, labels, open, address, children }: ViewsProps<N>) {
   const [, go] = useLocation()
   return (

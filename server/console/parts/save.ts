@@ -1,4 +1,4 @@
-/** Saves a file from the service: it is fetched with the token, since a bare link has none. */
+/** Downloads a file with the token, which a plain link lacks. */
 import { OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcome } from '@medplum/fhirtypes'
 import { medplum } from '../client/session.ts'

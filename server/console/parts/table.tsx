@@ -1,4 +1,4 @@
-/** The one table of the console. */
+/** The shared table. */
 import { Table, UnstyledButton } from '@mantine/core'
 import { Link } from 'wouter'
 
@@ -6,7 +6,7 @@ export interface Column<T> {
   readonly name: string
   readonly cell: (row: T) => React.ReactNode
   readonly align?: 'left' | 'right'
-  /** The order that a click on the head asks for. */
+  /** Order requested by a click on the header. */
   readonly sort?: string | undefined
 }
 
@@ -15,9 +15,8 @@ interface Props<T> {
   readonly rows: readonly T[]
   readonly columns: readonly Column<T>[]
   readonly rowKey: (row: T) => string
-  /** The page of a row: its first cell leads there. */
+  /** Link of a row, in its first cell. */
   readonly linkOf?: ((row: T) => string) | undefined
-  /** `name` or `-name`. */
   readonly sorted?: string | undefined
   readonly onSort?: (sort: string) => void
   readonly empty?: React.ReactNode

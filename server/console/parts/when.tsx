@@ -1,4 +1,4 @@
-/** A point in time, in the zone of the reader; the exact one, with the zone, on pointing at it. */
+/** A time in the reader's zone; the tooltip shows it exactly, with the zone. */
 import { Text, Tooltip } from '@mantine/core'
 import { texts } from '../texts/texts.ts'
 

@@ -1,16 +1,14 @@
-/**
- * Every word that the console shows, and sizes in words. A second language is a second file with the same names.
- */
+/** All texts of the console, and formatted sizes. Another language is another file with the same keys. */
 import en from './en.json' with { type: 'json' }
 
 export const texts = en
 
-/** Puts values into the `{name}` places of a text. */
+/** Fills the `{name}` placeholders of a text. */
 export function fill(text: string, values: Readonly<Record<string, string | number>>): string {
   return text.replace(/\{(\w+)\}/g, (place, name: string) => String(values[name] ?? place))
 }
 
-/** The answer of `admin/projects/:id/storage`. */
+/** The response of `admin/projects/:id/storage`. */
 export interface Stored {
   readonly versions: number
   readonly bytes: number
@@ -19,7 +17,7 @@ export interface Stored {
 
 const UNITS = ['B', 'KB', 'MB', 'GB', 'TB'] as const
 
-/** "1.4 MB"; "about 12 GB" of what is not counted. */
+/** "1.4 MB"; "about 12 GB" for an estimate. */
 export function formatStoredSize({ bytes, isEstimate }: Stored): string {
   const power = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), UNITS.length - 1)
   const size = `${Number((bytes / 1000 ** power).toPrecision(3))} ${UNITS[power]}`

@@ -1,4 +1,4 @@
-/** The credentials of a ClientApplication. */
+/** Checks the credentials of a ClientApplication. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { invalid, issue } from '../../core/errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -16,7 +16,7 @@ const UNIT_SECONDS: Readonly<Record<string, number>> = {
   y: 31_536_000,
 }
 export const LIFETIME = /^(\d+)([smhdwy])$/
-/** https://datatracker.ietf.org/doc/html/rfc7591#section-2; absent: PKCE is enough for a sign-in by password. */
+/** https://datatracker.ietf.org/doc/html/rfc7591#section-2; absent: PKCE is enough for a password login. */
 const AUTH_METHODS: readonly unknown[] = [
   undefined,
   'none',
@@ -25,7 +25,7 @@ const AUTH_METHODS: readonly unknown[] = [
   'private_key_jwt',
 ]
 
-/** Errors: 400 naming lifetimes and a method that cannot be read, and addresses that no code may be sent to. */
+/** Errors: 400 for unreadable lifetimes, unknown methods and unsafe redirect addresses. */
 export function checkClient(client: Resource): void {
   const lifetimes = ['accessTokenLifetime', 'refreshTokenLifetime'].flatMap((name) => {
     const value = client[name]
@@ -60,13 +60,10 @@ export function checkClient(client: Resource): void {
 }
 
 const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
-/** Without blanks and control characters, which browsers drop before they read the scheme. */
+/** Excludes blanks and control characters, which browsers drop before they read the scheme. */
 const PRINTABLE = /^[!-~\u00a1-\uffff]+$/
 
-/**
- * An address that a code may be sent to: https, http to the machine itself, or the scheme of an app, which
- * bears the name of a domain. https://www.rfc-editor.org/rfc/rfc8252#section-7
- */
+/** True for https, http on loopback, and app schemes with a domain: https://www.rfc-editor.org/rfc/rfc8252#section-7 */
 export function isSafeRedirect(uri: string): boolean {
   if (!PRINTABLE.test(uri) || !URL.canParse(uri)) return false
   const { protocol, hostname } = new URL(uri)
@@ -75,24 +72,23 @@ export function isSafeRedirect(uri: string): boolean {
   return /^[a-z][a-z0-9+-]*(\.[a-z0-9+-]+)+:$/.test(protocol)
 }
 
-/** True when the client says that it never redeems anything without its secret or key. */
+/** True when the client always authenticates with its secret or key. */
 export function alwaysProves({ tokenEndpointAuthMethod: method }: Resource): boolean {
   return method !== undefined && method !== 'none'
 }
 
-/** False for a client that says that its key alone proves it. */
+/** False for a client that authenticates with its key only. */
 export function takesSecret({ tokenEndpointAuthMethod: method }: Resource): boolean {
   return method !== 'private_key_jwt'
 }
 
 export const ID_TOKEN_ALGORITHMS = ['ES256', 'RS256']
 
-/** The algorithm of the client's ID tokens; ES256 is used where it names none. */
+/** Algorithm of the client's ID tokens; ES256 by default. */
 export function idTokenAlgorithm({ idTokenSignedResponseAlg: alg }: Resource): string | undefined {
   return typeof alg === 'string' ? alg : undefined
 }
 
-/** Absent status is active. */
 export function isActiveClient(client: Resource): boolean {
   return client.status === undefined || client.status === 'active'
 }
@@ -103,18 +99,17 @@ export function secretMatches(client: Resource, given: string): boolean {
   return wanted.map((secret) => isSameSecret(secret, given)).includes(true)
 }
 
-/** In constant time. */
 export function isSameSecret(a: string, b: string): boolean {
-  // Digests have one length; the secrets need not, and theirs must not show.
+  // Hashing gives both sides one length, so that the length of the secret does not leak.
   return timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
 }
 
-/** Seconds an access token of this client lives; at most 24 h. No client has the default. */
+/** Returns the lifetime of access tokens in seconds, at most 24 h. */
 export function accessTokenSeconds(client: Resource | undefined): number {
   return seconds(client?.accessTokenLifetime, DEFAULT_ACCESS_SECONDS, LONGEST_ACCESS_SECONDS)
 }
 
-/** Seconds after its issue that a refresh token dies; at most 90 days. */
+/** Returns the lifetime of refresh tokens in seconds, at most 90 days. */
 export function refreshTokenSeconds(client: Resource | undefined): number {
   return seconds(client?.refreshTokenLifetime, DEFAULT_REFRESH_SECONDS, LONGEST_REFRESH_SECONDS)
 }
@@ -126,7 +121,7 @@ function seconds(lifetime: unknown, otherwise: number, longest: number): number 
   return Math.max(1, Math.min(wanted, longest))
 }
 
-/** The command line tool: no row, no secret, no PKCE. */
+/** Built-in client of the command line tool: no row, no secret, no PKCE. */
 export const CLI_CLIENT: Resource = {
   resourceType: 'ClientApplication',
   id: 'medplum-cli',
@@ -137,7 +132,7 @@ export const CLI_CLIENT: Resource = {
 
 export const CONSOLE_CLIENT_ID = 'botica-console'
 
-/** The console of this service: no row, no secret, always PKCE. */
+/** Built-in client of the console: no row, no secret, always PKCE. */
 export function consoleClient({ baseUrl, productName }: ConsoleSettings): Resource {
   return {
     resourceType: 'ClientApplication',
@@ -153,12 +148,11 @@ interface ConsoleSettings {
   readonly productName: string
 }
 
-/** True when there is a secret or a key that the client can prove itself by. */
 export function ownsCredentials({ secret, retiringSecret, jwks, jwksUri }: Resource): boolean {
   return [secret, retiringSecret, jwks, jwksUri].some((item) => item !== undefined)
 }
 
-/** Without those that were stored before they were checked and are not safe. */
+/** Leaves out unsafe addresses from before the check existed. */
 export function safeRedirectUris(client: Resource): readonly string[] {
   const list = Array.isArray(client.redirectUris) ? client.redirectUris : []
   return [...list, client.redirectUri].filter(
@@ -166,10 +160,7 @@ export function safeRedirectUris(client: Resource): readonly string[] {
   )
 }
 
-/**
- * Equal to a registered one, character by character. A loopback address may have another port:
- * https://datatracker.ietf.org/doc/html/rfc8252#section-7.3
- */
+/** Only the port of a loopback address may differ: https://datatracker.ietf.org/doc/html/rfc8252#section-7.3 */
 export function isRegisteredRedirect(client: Resource, uri: string): boolean {
   const plain = withoutLoopbackPort(uri)
   return safeRedirectUris(client).some(
@@ -182,7 +173,6 @@ function withoutLoopbackPort(uri: string): string | undefined {
   return match ? `${match[1]}${match[2]}` : undefined
 }
 
-/** Returns what the sign-in page shows of a client. */
 export function readSignInForm(client: Resource): Readonly<Record<string, unknown>> {
   const { welcomeString, logo } = isObject(client.signInForm) ? client.signInForm : {}
   return { welcomeString, logo }

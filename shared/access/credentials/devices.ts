@@ -1,7 +1,6 @@
 /**
- * Devices on which a User has signed in before. A device shows a cookie with a random name of its own, by which its
- * wrong guesses are counted apart from those of strangers. The cookie proves nothing else, and it is void after
- * the password or the second factor has changed, so that nobody can collect cookies for later guesses.
+ * Cookies of known devices: their wrong passwords are counted apart from those of strangers, and nothing more. A new
+ * password or second factor voids the cookie, so collected cookies are worthless.
  */
 import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { Resource } from '../../fhir/resource.ts'
@@ -10,20 +9,19 @@ import type { KeySet, SigningKey } from './tokens.ts'
 export interface Device {
   readonly id: string
   readonly userId: string
-  /** Digest of the credentials of the User at the time of issue. */
+  /** Digest of the User's credentials at the time of issue. */
   readonly state: string
 }
 
 export interface Devices {
-  /** The text of a cookie, for a User who has just signed in; the same device keeps its id. */
+  /** Returns the cookie text for a User who has just signed in; a known device keeps its id. */
   issue(user: Resource, id?: string): string
-  /** Undefined for a text that no process of ours has signed. */
+  /** Undefined when the signature is not ours. */
   read(text: string): Device | undefined
 }
 
 const ID_BYTES = 12
 
-/** The first key signs, all verify, as for tokens. */
 export function createDevices(known: KeySet): Devices {
   return {
     issue(user, id = randomBytes(ID_BYTES).toString('base64url')) {
@@ -45,7 +43,6 @@ export function createDevices(known: KeySet): Devices {
   }
 }
 
-/** True while the User has the credentials that the device was signed in with. */
 export function isDeviceCurrent(device: Device, user: Resource): boolean {
   return device.userId === user.id && device.state === credentialDigest(user)
 }

@@ -1,25 +1,22 @@
 /**
- * The queue of password hashing. A hash takes a third of a second of a processor, so a process computes few at
- * a time and lets few wait. Nobody can fill the queue against others: an account has five places, and where all
- * places are taken somebody has to go with a 429: first the least trusted, then the address with the most places,
- * then the longest wait. The reverse order decides who is next: under load the newest sign-in is answered
- * quickly, and those before it are refused quickly, instead of all of them late.
+ * Queue for password hashing. When it is full, the 429 goes to the least trusted caller, then the address with the
+ * most places, then the longest wait, so one caller cannot fill it for the others. Newest first: under load some
+ * logins stay fast instead of all of them slow.
  */
 import { availableParallelism } from 'node:os'
 import { tooManyRequests } from '../../core/errors.ts'
 
-/** The caller that a hash is computed for. */
 export interface Applicant {
   readonly account: string
   readonly address: string
   readonly trust: Trust
 }
 
-/** `proven` by a session or a known device; a `regular` has signed in from this address before. */
+/** `proven`: by a session or a known device; `regular`: has signed in from this address before. */
 type Trust = 'proven' | 'regular' | 'stranger'
 
 export interface Hashing {
-  /** Runs `work`, which computes hashes, when there is room for it. Errors: 429. */
+  /** Errors: 429. */
   run<T>(applicant: Applicant, work: () => Promise<T>): Promise<T>
 }
 
@@ -28,25 +25,24 @@ interface QueuedHash extends Applicant {
   readonly refuse: () => void
 }
 
-/** A processor stays free for requests, and of libuv's four threads one for files and signatures. */
+/** Leaves one CPU for requests, and one of libuv's four threads for files and signatures. */
 const AT_ONCE = Math.max(1, Math.min(3, availableParallelism() - 1))
 const MOST_PER_ACCOUNT = 5
 const ORDER: readonly Trust[] = ['proven', 'regular', 'stranger']
 const RETRY_SECONDS = 1
-/** Newer sign-ins may overtake one again and again; its caller is not left waiting for good. */
+/** After this wait, newer sign-ins no longer overtake. */
 const PATIENCE_MS = 25_000
 
-/** `depth` places to wait for each hash that is computed at a time. */
+/** `depth`: waiting places per concurrent hash. */
 export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
   const mostWaiting = depth * atOnce
   const running = new Set<Applicant>()
-  /** The longest wait first. */
   const waiting: QueuedHash[] = []
 
   const count = (is: (one: Applicant) => boolean) =>
     [...running].filter(is).length + waiting.filter(is).length
 
-  /** Below zero where `a` goes before `b`; the later of two equals goes first. */
+  /** Negative when `a` goes first; of two equals, the later one does. */
   const compare = (a: QueuedHash, b: QueuedHash): number => {
     const weight = ({ address }: QueuedHash) => count((one) => one.address === address)
     const byTrust = ORDER.indexOf(a.trust) - ORDER.indexOf(b.trust)
@@ -66,7 +62,7 @@ export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
       const start = () => {
         clearTimeout(timer)
         leave(place)
-        // The place is taken here, so that nobody slips in before the work begins.
+        // Takes the place before any await, so that no other caller can.
         running.add(applicant)
         resolve()
       }
@@ -81,7 +77,6 @@ export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
       if (count(({ account }) => account === applicant.account) >= MOST_PER_ACCOUNT) {
         throw tooManyRequests(RETRY_SECONDS)
       }
-      // An object of its own: two attempts may be of one applicant.
       const own = { ...applicant }
       if (running.size < atOnce) running.add(own)
       else await wait(own)
@@ -95,7 +90,6 @@ export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
   }
 }
 
-/** A caller whose session allows what it asks for, such as an administrator who sets a password. */
 export function provenApplicant(account: string): Applicant {
   return { account, address: account, trust: 'proven' }
 }

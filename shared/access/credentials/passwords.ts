@@ -1,6 +1,6 @@
 /**
- * Passwords as self-describing scrypt strings: `scrypt$N$r$p$salt$hash`, both parts base64url. The work is done
- * in libuv's pool. A service computes hashes inside `Hashing.run` only, which bounds how many (hashing.ts).
+ * Scrypt password hashes, `scrypt$N$r$p$salt$hash` in base64url. Servers hash inside `Hashing.run`, which limits
+ * concurrency.
  */
 
 import { hash, randomBytes, scrypt, timingSafeEqual } from 'node:crypto'
@@ -23,10 +23,10 @@ interface Stored {
 const COST: Cost = { N: 2 ** timings.passwordCost, r: 8, p: 1 }
 const HASH_BYTES = 32
 const SALT_BYTES = 16
-/** A password is compared with this where none is stored, so that the answer takes as long. */
+/** Compared with when no password is stored, so that the response time does not reveal it. */
 const NOBODY: Stored = { cost: COST, salt: Buffer.alloc(SALT_BYTES), hash: Buffer.alloc(0) }
 
-/** Takes about 0.3 s and 128 MiB, off the main thread; inside `Hashing.run`. */
+/** Needs 128 MiB, off the main thread; call inside `Hashing.run`. */
 export async function hashPassword(password: string): Promise<string> {
   const salt = randomBytes(SALT_BYTES)
   const hash = await derive(password, salt, COST)
@@ -34,7 +34,7 @@ export async function hashPassword(password: string): Promise<string> {
   return ['scrypt', N, r, p, salt.toString('base64url'), hash.toString('base64url')].join('$')
 }
 
-/** False, after the same work, where nothing is stored that could be a hash of ours; inside `Hashing.run`. */
+/** False, after the same work, when no valid hash is stored; call inside `Hashing.run`. */
 export async function verifyPassword(
   password: string,
   stored: string | undefined,
@@ -44,7 +44,6 @@ export async function verifyPassword(
   return hash.length === found.length && timingSafeEqual(hash, found)
 }
 
-/** True for a hash of other parameters than those of new ones. */
 export function isOutdated(stored: string): boolean {
   const { N, r, p } = COST
   return !stored.startsWith(`scrypt$${N}$${r}$${p}$`)
@@ -62,7 +61,7 @@ function parse(stored: string | undefined): Stored | undefined {
 }
 
 function derive(password: string, salt: Buffer, cost: Cost): Promise<Buffer> {
-  // Node refuses more than 32 MiB without this option; scrypt needs 128·N·r bytes and a little.
+  // Node's default limit is 32 MiB; scrypt needs a little more than 128·N·r bytes.
   const maxmem = 128 * cost.N * cost.r + 2 ** 20
   const normal = password.normalize('NFKC')
   return new Promise((resolve, reject) => {
@@ -71,8 +70,6 @@ function derive(password: string, salt: Buffer, cost: Cost): Promise<Buffer> {
     )
   })
 }
-
-// Passwords of at least eight characters that guessers try first.
 
 const COMMON: ReadonlySet<string> = new Set(
   `
@@ -110,13 +107,11 @@ const COMMON: ReadonlySet<string> = new Set(
     .split(/\s+/),
 )
 
-/** Capitals, and signs at the end, make no common password a good one. */
+/** Ignores case and trailing symbols. */
 function isCommonPassword(password: string): boolean {
   const lower = password.toLowerCase()
   return COMMON.has(lower) || COMMON.has(lower.replace(/[!.?*#$]+$/, ''))
 }
-
-// Rules for a new password.
 
 const SHORTEST = 8
 const LONGEST = 256
@@ -141,7 +136,7 @@ export async function requireGoodPassword(
   }
 }
 
-/** Only the first 5 digits of the SHA-1 leave the house. A database that does not answer says no. */
+/** Sends only the first 5 digits of the SHA-1. False when the database does not answer. */
 async function isBreached(password: string, database: string): Promise<boolean> {
   const digest = hash('sha1', password).toUpperCase()
   try {

@@ -1,10 +1,10 @@
-/** Bytes that only the holder of a key reads: AES-256-GCM, as nonce, tag and content. */
+/** AES-256-GCM encryption; format: nonce, tag, content. */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
 
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
 
-/** A key for one purpose, from a secret of any length; what is derived for one opens nothing of another. */
+/** Derives a key for one purpose; keys of different purposes are independent. */
 export function sealingKey(secret: Buffer | string, purpose: string): Buffer {
   return Buffer.from(hkdfSync('sha256', secret, Buffer.alloc(0), purpose, 32))
 }
@@ -16,7 +16,7 @@ export function seal(content: Buffer | string, key: Buffer): Buffer {
   return Buffer.concat([nonce, cipher.getAuthTag(), sealed])
 }
 
-/** Errors: an Error for another key or bytes that were changed. */
+/** Throws an Error for another key or changed bytes. */
 export function unseal(bytes: Buffer, key: Buffer): Buffer {
   const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, NONCE_BYTES))
   decipher.setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES))

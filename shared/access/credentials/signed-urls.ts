@@ -1,7 +1,6 @@
 /**
- * Addresses that give one version of a Binary to anyone who holds them, without a token, for an hour:
- * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`. The signature covers all of the rest. Whether
- * the member may still read the Binary is checked when the address is used (shared/request/binary/read.ts).
+ * Signed Binary URLs: one version for any bearer, for an hour, without a token.
+ * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`; the member's access is checked on use.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { KeySet, SigningKey } from './tokens.ts'
@@ -11,13 +10,13 @@ export interface SignedVersion {
   readonly project: string
   readonly id: string
   readonly ver: number
-  /** Id of the membership that the address is given to; undefined for the service's own work. */
+  /** Membership that the URL is issued to; undefined for the service itself. */
   readonly membershipId: string | undefined
 }
 
 export interface SignedUrls {
   sign(version: SignedVersion): string
-  /** Returns what the address stands for, if the service signed it; `query` is its own. */
+  /** Undefined unless the service signed it. */
   verify(
     id: string,
     vid: string,
@@ -27,7 +26,6 @@ export interface SignedUrls {
 
 const LIFETIME_SECONDS = 3600
 
-/** The first key signs, all verify, as for tokens. */
 export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
   const isSigned = (text: string, signature: Buffer) =>
     keys.keys.some((key) => {
@@ -61,7 +59,7 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
       const version = { project, id, ver: Number(vid), membershipId }
       const text = signaturePayload(version, expires)
       if (!isSigned(text, signature)) {
-        // Another process may have signed with a key that this one does not know yet.
+        // Another process may have signed with a newer key.
         await keys.reload()
         if (!isSigned(text, signature)) return undefined
       }
@@ -74,7 +72,7 @@ function digest(key: SigningKey, text: string): Buffer {
   return createHmac('sha256', key.urlSecret).update(text).digest()
 }
 
-/** A part with a line break of its own would make a sixth line, which nothing signed has. */
+/** A line break inside a part would make a sixth line, which never verifies. */
 function signaturePayload(
   { project, id, ver, membershipId = '' }: SignedVersion,
   expires: string,

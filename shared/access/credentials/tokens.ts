@@ -1,5 +1,4 @@
-/** Signing and verifying of access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
-
+/** Signs and verifies access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
 import { hash, randomUUID } from 'node:crypto'
 import {
   type CryptoKey,
@@ -17,47 +16,41 @@ export interface SigningKey {
   readonly alg: string
   readonly privateKey: CryptoKey
   readonly publicKey: CryptoKey
-  /** As published: no private part. */
   readonly publicJwk: JWK
-  /** Derived from the private part: signs what is not a token (signed-urls.ts). */
+  /** Derived from the private key; signs URLs (signed-urls.ts). */
   readonly urlSecret: Buffer
-  /** Derived likewise: signs the cookies of known devices (devices.ts). */
+  /** Derived from the private key; signs device cookies (devices.ts). */
   readonly deviceSecret: Buffer
 }
 
 export interface KeySet {
-  /** The first one signs, all verify. */
   readonly keys: readonly SigningKey[]
-  /** Looks again for keys another process may have added; at most every 10 s. */
+  /** Reloads keys that another process may have added; at most every 10 s. */
   reload(): Promise<void>
-  /** Makes another key, which signs in ten minutes. Errors: 400 where keys are set from outside. */
+  /** Creates a key, which signs after ten minutes. Errors: 400 when keys are configured externally. */
   rotate(): Promise<void>
   close(): void
 }
 
 interface TokenSubject {
   readonly loginId: string
-  /** Id of the User, ClientApplication or Bot. */
   readonly subject: string
   readonly clientId: string | undefined
-  /** `Type/id`. */
   readonly profile: string
   readonly scope: string
   /** Only with scope `email`. */
   readonly email?: string | undefined
-  /** The Subscription that a token binds a web socket to. */
+  /** The Subscription of a web socket token. */
   readonly subscriptionId?: string
   readonly lifetimeSeconds: number
 }
 
-/** The further claims of an ID token. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
+/** https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
 interface IdTokenSubject extends TokenSubject {
   readonly nonce: string | undefined
-  /** Epoch seconds. */
   readonly authTime: number
-  /** Absolute address of the profile. */
   readonly fhirUser: string
-  /** The algorithm that the client asks for; the usual one where there is no key of it. */
+  /** Preferred algorithm; the default applies when there is no key for it. */
   readonly alg?: string | undefined
 }
 
@@ -67,19 +60,17 @@ export interface TokenClaims {
   readonly clientId: string | undefined
   readonly profile: string
   readonly scope: string
-  /** Epoch seconds. */
   readonly issuedAt: number
   readonly expiresAt: number
   readonly id: string
   readonly subscriptionId: string | undefined
 }
 
-/** A hint at who is meant, never a proof: ID tokens pass through many hands. */
+/** A hint at the person, never a proof: ID tokens pass through many hands. */
 interface IdTokenClaims {
   readonly loginId: string
-  /** Id of the User. */
   readonly subject: string
-  /** Undefined for sign-ins without a client. */
+  /** Undefined for logins without a client. */
   readonly clientId: string | undefined
   readonly isExpired: boolean
 }
@@ -87,11 +78,10 @@ interface IdTokenClaims {
 export interface Tokens {
   readonly keys: KeySet
   issue(subject: TokenSubject): Promise<string>
-  /** Lives an hour. */
+  /** Valid for an hour. */
   issueIdToken(subject: IdTokenSubject): Promise<string>
-  /** The claims of an ID token of ours, expired or not; undefined for any other text. */
+  /** Returns the claims of one of our ID tokens, even an expired one; otherwise undefined. */
   readIdToken(token: string): Promise<IdTokenClaims | undefined>
-  /** Undefined for anything that is no access token of ours. */
   verify(token: string): Promise<TokenClaims | 'expired' | undefined>
 }
 
@@ -100,7 +90,7 @@ const CACHED_TOKENS = 20_000
 const LONGEST_TOKEN = 8192
 const ID_TOKEN_SECONDS = 3600
 
-/** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
+/** `baseUrl` is issuer and audience. Verified tokens are cached by digest. */
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
   const verified = new Cache<string, TokenClaims>({ name: 'verified-tokens', max: CACHED_TOKENS })
 
@@ -270,7 +260,7 @@ async function verifyAccessToken(token: string, key: SigningKey, baseUrl: string
   }
 }
 
-/** An expired hint is a hint all the same: OpenID Connect RP-Initiated Logout §4. */
+/** Expired hints count: OpenID Connect RP-Initiated Logout §4. */
 async function verifyIdTokenHint(
   token: string,
   key: SigningKey,

@@ -1,7 +1,6 @@
 /**
- * The evaluator of criteria in PostgreSQL: which grant of a Principal is the first that lets row `r` through. Live rows
- * are found by their primary keys. A version without a row takes part as one derived from its content; what it refers
- * to is as it is now.
+ * Evaluates criteria in PostgreSQL: the first grant that lets row `r` through. A version without a row is derived
+ * from its content, with references in their current state.
  */
 import { typeNumber } from '../../fhir/definitions.ts'
 import { binder } from '../../postgres/statement.ts'
@@ -24,13 +23,11 @@ import {
 import type { IndexedRow } from './match-row.ts'
 import { memoFor } from './memo.ts'
 
-/** `all`: no policy applies; undefined: nothing lets it through. */
+/** `all`: no policy applies; undefined: denied. */
 export type AccessDecision = Grant | 'all' | undefined
 
-/** The decision of each interaction asked about. */
 export type Decisions = Readonly<Partial<Record<Interaction, AccessDecision>>>
 
-/** Rows of one type in one Project, and the interactions to decide. */
 export interface Question {
   readonly principal: Principal
   readonly type: string
@@ -38,10 +35,10 @@ export interface Question {
   readonly asked: readonly Interaction[]
 }
 
-/** The place of a grant among those of the interaction; null for none. */
+/** Index of a grant among those of the interaction; null for none. */
 type Places = Partial<Record<Interaction, number | null>>
 
-/** Live rows, in the order of their row ids. One statement. */
+/** Decides on live rows, in the order of their row ids. One statement. */
 export async function decideLiveRows(
   { connection, keys }: StoreContext,
   question: Question,
@@ -57,21 +54,21 @@ export async function decideLiveRows(
   const text = `select r.id as row, ${columns} from resource r
     where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
       and r.id = any(${bind(ids, 'uuid[]')})`
-  // Everything is found by primary keys and single keys, so one plan is as good as another.
   const statement = { text, values, isPreparable: true }
   const rows = await connection.query<{ row: string } & Places>(statement)
   const found = new Map(rows.map((row) => [row.row, decisionsIn(question, row)]))
   return ids.map((id) => found.get(id) ?? {})
 }
 
-/** A version, and the index rows of all that it says. */
 export interface IndexedContent {
   readonly row: VersionRow
   readonly rows: IndexRows
   readonly indexed: IndexedRow
 }
 
-/** Versions without rows, in their order. One statement. A side table has rows of live versions only, so it denies. */
+/**
+ * Decides on versions without rows, in their order. One statement. Side tables have live versions only, so they deny.
+ */
 export async function decideDerivedRows(
   { connection, keys }: StoreContext,
   question: Question,
@@ -100,7 +97,7 @@ export async function decideDerivedRows(
     column(({ rows }) => rows.dateHigh ?? null, 'timestamptz'),
     column((content) => `{${matched(content).join()}}`, 'text'),
   ]
-  // Evaluated once a row: conditions must not take the derived table for one that has indexes.
+  // `offset 0` evaluates each row once: conditions must not treat the derived table as if it had indexes.
   const text = `select r.n::int, ${columns} from (
       select ${bind(project, 'int')} as project, ${bind(typeNumber(type), 'smallint')} as type,
         x.id, x.ver, x.lu, x.nref, x.keys::bigint[] as keys, x.d_lo, x.d_hi,
@@ -112,7 +109,7 @@ export async function decideDerivedRows(
   return contents.map((_, i) => byPlace.get(i + 1) ?? {})
 }
 
-/** A version that is read by its id, with the decisions on its live row. The reads of one turn share a statement. */
+/** Reads a version by id with the decisions on its live row. Reads of one event-loop turn share a statement. */
 export async function readWithDecisions(
   store: StoreContext,
   question: Question,
@@ -127,11 +124,10 @@ export async function readWithDecisions(
     everywhere: false,
     ruling: readingStatement(store, question, metaPrefix),
   })
-  // Its statement has the columns that were asked for.
   return row && { row, decisions: decisionsIn(question, row as VersionRow & Places) }
 }
 
-/** The same value for the same question: only such reads share a statement. */
+/** Returns the same object for the same question, since only equal objects share a statement. */
 function readingStatement(
   { keys }: StoreContext,
   question: Question,
@@ -140,7 +136,7 @@ function readingStatement(
   const { principal, type, project, asked } = question
   const scope = createTypeScope(keys, principal, type, project)
   const name = `${typeScopeKey(scope)} ${asked.join()} ${metaPrefix}`
-  // Grants are kept with the rules, or with the Principal whose own right it is.
+  // Memoized by the grants, which live as long as the rules or the Principal.
   return statements(grantsFor(principal, type, asked[0] ?? 'read') ?? [], name, () =>
     makeStatement(scope, question, metaPrefix),
   )
@@ -162,7 +158,7 @@ function makeStatement(
   const columns = placeColumns(question, (grant) =>
     fewRowsSql(compileGrant(scope, grant).tests, bind),
   )
-  // As in fetch.ts: the same plan for lists of any length.
+  // One plan for lists of any length, as in fetch.ts.
   const text = `select x.n::int, ${versionColumns('v')}, j.*
     from unnest((select ${ids})) with ordinality as x(id, n)
     cross join lateral (
@@ -179,7 +175,7 @@ function grantsOf({ principal, type }: Question, interaction: Interaction): read
   return grantsFor(principal, type, interaction) ?? []
 }
 
-/** A column for each interaction: the place of the first of its grants that lets row `r` through. */
+/** Returns one column per interaction: the index of the first grant that lets row `r` through. */
 function placeColumns(question: Question, grantSql: (grant: Grant) => string): string {
   const columns = question.asked.map((item) => {
     const cases = grantsOf(question, item).map((grant, i) => `when ${grantSql(grant)} then ${i}`)

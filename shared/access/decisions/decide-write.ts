@@ -1,6 +1,6 @@
 /**
- * Decisions on a resource that is written. The index rows that it will have decide before the write; where they cannot,
- * PostgreSQL decides after it, so such writes run in a transaction. Write constraints are evaluated in memory.
+ * Decides on writes: before the write by the new index rows, or by PostgreSQL after it, which needs a transaction.
+ * Write constraints are evaluated in memory.
  */
 import { forbidden, forbiddenBecause } from '../../core/errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
@@ -16,10 +16,8 @@ import { decideByContent, hiddenBy, needsSql } from './decide.ts'
 import { type AccessDecision, decideLiveRows } from './decide-in-sql.ts'
 import { toIndexedRow } from './match-row.ts'
 
-/** A resource as it would be stored. */
 interface Prepared {
   readonly write: { readonly project: number; readonly type: number; readonly id: string }
-  /** With its id and platform meta. */
   readonly resource: Resource
   readonly rows: () => IndexRows
 }
@@ -30,10 +28,7 @@ export function readonlyBy(decision: AccessDecision): readonly string[] {
   return decision === undefined || decision === 'all' ? [] : decision.readonly
 }
 
-/**
- * Drops what the caller may not set, which can change who governs the rest. `decision` undefined: it is
- * decided on when it is written. Errors: 403.
- */
+/** Drops elements the caller may not set. `decision` undefined: decided after the write. Errors: 403. */
 export function decideCreate<P extends Prepared>(
   store: StoreContext,
   principal: Principal,
@@ -50,7 +45,7 @@ export function decideCreate<P extends Prepared>(
   }
   const dropped: string[] = []
   let prepared = prepare(sent)
-  // Each turn drops something or is the last.
+  // Each drop can change the governing grant.
   for (;;) {
     const decision = decideAfter(store, principal, 'create', prepared)
     if (decision === undefined) throw forbidden(after('create'))
@@ -69,7 +64,7 @@ function protectedPaths({ hidden, readonly }: Grant): readonly string[] {
   return [...hidden, ...readonly]
 }
 
-/** Undefined: it is decided on when it is written. Errors: 403. */
+/** Returns undefined when it is decided after the write. Errors: 403. */
 export function decideUpdate(
   store: StoreContext,
   principal: Principal,
@@ -86,7 +81,6 @@ export function decideUpdate(
   return decision
 }
 
-/** A refusal must undo the write. */
 function requireTransaction({ deferred }: StoreContext): void {
   if (deferred === undefined) throw new Error('This policy is applied inside a transaction')
 }
@@ -97,7 +91,7 @@ interface WrittenVersion {
   readonly stored: Resource | undefined
 }
 
-/** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
+/** Asks PostgreSQL if the decision is still open. Errors: 403, which must abort the transaction. */
 export async function decideWritten(
   store: StoreContext,
   principal: Principal,
@@ -114,7 +108,7 @@ export async function decideWritten(
   return decision
 }
 
-/** The paths that the caller does not see of the new version; where only PostgreSQL knows, all that may be hidden. */
+/** All candidate paths when only PostgreSQL can decide. */
 export function hiddenAfter(
   store: StoreContext,
   principal: Principal,
@@ -154,10 +148,7 @@ function after(interaction: Writing): string {
   return `criteria of every entry for ${interaction}, by what would be stored`
 }
 
-/**
- * Exactly one `true` lets the write through; a failing evaluation does not. Constraints read no secrets: members whose
- * policy names AccessPolicy write constraints, too. Errors: 403.
- */
+/** Requires exactly one `true`. Constraints see no secrets: members may write AccessPolicies too. Errors: 403. */
 function checkConstraints(
   { constraints, source }: Pick<Grant, 'constraints' | 'source'>,
   stored: Resource | undefined,

@@ -1,7 +1,7 @@
 /**
- * Which grant of a Principal governs a resource. Its content decides where it can, by the index rows that a search finds
- * it by; else PostgreSQL decides, in the statement that reads the row or, after a write, in its transaction. A version
- * without a row is decided by its own content, with what that refers to as it is now.
+ * Finds the grant that governs a resource: by the index rows of its content, or otherwise in PostgreSQL, with the
+ * statement that reads the row or in the transaction of the write. A version without a row is decided by its content,
+ * with references in their current state.
  */
 
 import { storedParameters, typeName } from '../../fhir/definitions.ts'
@@ -31,7 +31,6 @@ import { allSql, compileGrant, createTypeScope, type TypeScope } from './grant-p
 import { type IndexedRow, toIndexedRow } from './match-row.ts'
 import { memoFor } from './memo.ts'
 
-/** The newest version of a resource, and what each interaction that was asked about says of it. */
 export interface DecidedRow {
   readonly row: VersionRow
   readonly decisions: Decisions
@@ -41,13 +40,12 @@ export function hiddenBy(decision: AccessDecision): readonly string[] {
   return decision === undefined || decision === 'all' ? [] : decision.hidden
 }
 
-/** True when every resource of the type is treated alike: without looking at it. */
+/** True when all resources of the type are treated alike. */
 export function isPlain(principal: Principal, type: string, interaction: Interaction): boolean {
   const grants = grantsFor(principal, type, interaction)
   return grants === undefined || grants.length === 0 || grants[0]?.criteria.length === 0
 }
 
-/** True when a content alone does not decide. */
 export function needsSql(
   { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
@@ -75,7 +73,7 @@ interface Content {
   readonly indexed: () => IndexedRow
 }
 
-/** Decides in memory. A grant that a content does not decide hides what it hides and lets nothing through. */
+/** Decides in memory. A grant that the content leaves open hides its paths and lets nothing through. */
 export function decideByContent(
   { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
@@ -96,7 +94,6 @@ export function decideByContent(
   return undefined
 }
 
-/** Decides on a version that has content, in memory. */
 export function decideRow(
   store: StoreContext,
   principal: Principal,
@@ -111,7 +108,7 @@ export function decideRow(
   })
 }
 
-/** Derives what the criteria of the Principal name, and nothing else. */
+/** Derives only the parameters in the criteria of the Principal. */
 function indexedRow(store: StoreContext, principal: Principal, row: VersionRow): IndexedRow {
   const known = indexed.get(row)
   if (known !== undefined && known.rules === principal.rules) return known.made
@@ -130,7 +127,6 @@ const indexed = new WeakMap<
   { readonly rules: Rules | undefined; readonly made: IndexedRow }
 >()
 
-/** The codes in criteria that a content decides by itself: those of the policy, and of what is a member's own. */
 function decisionParameters(principal: Principal, rules: Rules, type: string): ParameterSubset {
   return parameters(rules, type, () => {
     const grants = new Set(INTERACTIONS.flatMap((item) => grantsFor(principal, type, item) ?? []))
@@ -149,10 +145,8 @@ const parameters = memoFor<Rules, ParameterSubset>()
 /** With `url`, the version makes the canonical of a definition. */
 const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta', 'version'])
 
-/** As far as the plan reads it, with its platform meta. */
 function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {
   if (whole.length > 0) return parseVersion(toVersion(row))
-  // Our own texts, checked when they were written.
   const part = readMembers(
     row.content ?? '',
     (name) => HEAD.has(name) || roots.has(name),
@@ -160,7 +154,10 @@ function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {
   return { ...part, meta: { ...part.meta, ...(JSON.parse(`{${row.meta_ext}}`) as Meta) } }
 }
 
-/** One statement; one more for a deletion, and for who reads everywhere. Undefined for unknown or invisible ids. */
+/**
+ * One statement; one more for a deletion, and for callers who read every Project. Undefined for unknown or invisible
+ * ids.
+ */
 export async function readDecided(
   store: StoreContext,
   principal: Principal,
@@ -168,7 +165,7 @@ export async function readDecided(
   { id, interactions }: { readonly id: string; readonly interactions: readonly Interaction[] },
 ): Promise<DecidedRow | undefined> {
   if (!isLegalId(id)) return undefined
-  // Reads by id are batched with those of other callers, which is worth more than deciding here costs.
+  // Batching reads by id saves more than deciding here would.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))
   const { project, metaPrefix, everywhere } = rowScope(principal, type)
   if (asked.length > 0 && !everywhere) {
@@ -183,7 +180,7 @@ export async function readDecided(
   return complete(store, principal, interactions, { row, decisions })
 }
 
-/** Decides on a row that is known already; undefined where PostgreSQL has to decide. */
+/** Decides on a row in memory; undefined when PostgreSQL has to decide. */
 export async function decideKnownRow(
   store: StoreContext,
   principal: Principal,
@@ -195,7 +192,6 @@ export async function decideKnownRow(
   return complete(store, principal, interactions, { row, decisions: {} })
 }
 
-/** Adds the decisions that are not known yet. */
 async function complete(
   store: StoreContext,
   principal: Principal,
@@ -218,7 +214,6 @@ async function complete(
   return { row, decisions }
 }
 
-/** Decides without any content: only what needs none is let through. */
 function decideUnseen(
   principal: Principal,
   type: string,
@@ -228,7 +223,7 @@ function decideUnseen(
   return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
 }
 
-/** As `decideContents`; on a deletion by what was deleted, which is one statement more. Undefined where that is gone. */
+/** Like `decideContents`; a deletion is decided by the version before it (one more statement), if any. */
 export async function decideVersions(
   store: StoreContext,
   principal: Principal,
@@ -245,7 +240,7 @@ export async function decideVersions(
   return contents.map((row) => row && found.get(row))
 }
 
-/** Decides on versions with content, in their order, with rows or not. One statement a type that takes PostgreSQL. */
+/** One statement per type that needs PostgreSQL; answers in the order of the versions. */
 export function decideContents(
   store: StoreContext,
   principal: Principal,
@@ -258,7 +253,7 @@ export function decideContents(
   })
 }
 
-/** Decides on live rows, in their order. One statement a type that takes PostgreSQL. */
+/** Like `decideContents`, for live rows. */
 export function decideRows(
   store: StoreContext,
   principal: Principal,
@@ -298,7 +293,6 @@ async function decideGroups(
   return rows.map((row) => found.get(row) ?? {})
 }
 
-/** With all that it may refer to. */
 function indexContent(store: StoreContext, principal: Principal, row: VersionRow): IndexedContent {
   const resource = parseVersion(toVersion(row))
   const { own } = createTypeScope(store.keys, principal, resource.resourceType, row.project)
@@ -312,7 +306,7 @@ interface ProjectRows {
   readonly rows: readonly VersionRow[]
 }
 
-/** Selects a Project's versions whose content the criteria of a grant let through. As `decideContents`. */
+/** Selects the versions of a Project whose content meets the criteria of a grant. */
 export async function filterByCriteria(
   store: StoreContext,
   grants: readonly Grant[],
@@ -324,7 +318,7 @@ export async function filterByCriteria(
   return rows.filter((_, i) => decided[i]?.read !== undefined)
 }
 
-/** The versions before these deletions, in their order; undefined where there is none. One statement. */
+/** Returns the version before each deletion, in their order; undefined if there is none. One statement. */
 export async function versionsBeforeDeletion(
   { connection }: StoreContext,
   deletions: readonly VersionRow[],
@@ -351,7 +345,6 @@ export async function versionsBeforeDeletion(
   return deletions.map((_, i) => found.get(i + 1))
 }
 
-/** The criteria of a grant as its search asks them of rows `r`, without values. */
 export function criteriaSql(
   { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,

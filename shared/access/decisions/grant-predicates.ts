@@ -1,7 +1,6 @@
 /**
- * Grants of a policy compiled for both evaluators of criteria, predicates on rows `r` for PostgreSQL and a matcher on the
- * index rows of a content; and the rows of a type that a Principal sees by them, which every search, export and count
- * takes from here.
+ * Compiles grants for both evaluators: SQL predicates on rows `r`, and a matcher on index rows in memory. Every
+ * search, export and count takes its visible rows from here.
  */
 import { hiddenParameter } from '../../core/errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
@@ -30,13 +29,10 @@ import {
 } from './match-row.ts'
 import { memoFor } from './memo.ts'
 
-/**
- * The Project and type of rows; `own` are search parameters that they are indexed by besides the standard's,
- * `units` those that a policy may have to convert to.
- */
+/** `own`: custom search parameters of the rows; `units`: units a policy may convert to. */
 export type TypeScope = Pick<SearchScope, 'keys' | 'project' | 'type' | 'own' | 'units'>
 
-/** `project` is that of the rows: others than its own do not know the parameters of the Principal's. */
+/** `project` is the one of the rows: another Project does not have the Principal's custom parameters. */
 export function createTypeScope(
   keys: SearchScope['keys'],
   principal: Principal,
@@ -54,13 +50,11 @@ export function typeScopeKey({ project, type, own, units }: TypeScope): string {
 }
 
 interface CompiledGrant {
-  /** The criteria, AND-ed. */
   readonly tests: readonly Predicate[]
-  /** The criteria in memory; undefined where some take PostgreSQL. */
+  /** The criteria in memory; undefined when some need PostgreSQL. */
   readonly matches: RowMatcher | undefined
-  /** The criteria that memory can decide. */
   readonly matchesKnown: RowMatcher
-  /** The others, if they look at nothing of the resource but its keys and its time; else undefined. */
+  /** The other criteria, if they depend only on keys and date; otherwise undefined. */
   readonly left: readonly Predicate[] | undefined
 }
 
@@ -85,7 +79,7 @@ function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
       left: isOfRow ? left.map((criterion) => compilePredicate(scene, criterion)) : undefined,
     }
   } catch {
-    // Criteria that no statement can test (a chain into the registry) let nothing through.
+    // Criteria without SQL (a chain into the registry) let nothing through.
     const no = () => false
     return { tests: [filter(() => 'false')], matches: no, matchesKnown: no, left: [] }
   }
@@ -105,12 +99,12 @@ function policyScene(scope: TypeScope): SearchScope {
   }
 }
 
-/** SQL that is true for the rows that fulfil all tests. Never a condition of an index. */
+/** SQL that is true for rows that meet all predicates. Never a condition of an index. */
 export function allSql(predicates: readonly Predicate[], bind: Bind): string {
   return andSql(predicates, (predicate) => predicateSql(predicate, bind, true))
 }
 
-/** The same for few rows: what is at the other end of a join is looked up for each. */
+/** Like `allSql`, for few rows: joins are looked up per row. */
 export function fewRowsSql(predicates: readonly Predicate[], bind: Bind): string {
   return andSql(predicates, (predicate) => oneRowSql(predicate, bind))
 }
@@ -124,8 +118,8 @@ function andSql(
 }
 
 /**
- * Tests that together let through what one of the grants lets through; the first that fits a row governs
- * it, and rows whose governing grant hides what `codes` read are left out. Undefined: all are.
+ * Returns undefined when all rows are visible. The first matching grant governs a row, and drops it if it hides an
+ * element of `codes`.
  */
 export function visibilityPredicates(
   scope: TypeScope,
@@ -137,7 +131,6 @@ export function visibilityPredicates(
   return visible(grants, name, () => makeVisible(scope, grants, codes, own))
 }
 
-/** Grants are kept with the rules of a session; callers choose the codes. */
 const visible = memoFor<readonly Grant[], readonly Predicate[] | undefined>(200)
 
 function makeVisible(
@@ -193,10 +186,7 @@ function anySql({ tests: predicates, not }: Alternative, bind: Bind, testsSql: T
 
 type TestsSql = (predicates: readonly Predicate[], bind: Bind) => string
 
-/**
- * The tests of a search with those of a policy, by which rows are found only where it lets few through
- * or nothing else narrows the search; elsewhere it filters what the search finds.
- */
+/** The policy drives the lookup if it is selective or nothing else narrows the search; otherwise it filters. */
 export function withVisible(
   visible: readonly Predicate[],
   predicates: readonly Predicate[],
@@ -217,7 +207,7 @@ export function withVisible(
   ]
 }
 
-/** Keys of which every row that is let through holds one: by them rows are found, and counted. */
+/** Returns keys of which every visible row holds one, to find and count rows by. */
 function widerTest(alternatives: readonly Alternative[]): Predicate | undefined {
   const any = new Set<bigint>()
   for (const { tests: predicates } of alternatives) {
@@ -228,7 +218,6 @@ function widerTest(alternatives: readonly Alternative[]): Predicate | undefined 
   return { kind: 'keys', any: [...any] }
 }
 
-/** True when an element that one of the parameters reads is hidden by the grant. */
 export function hidesAny(
   { hidden }: Pick<Grant, 'hidden'>,
   type: string,
@@ -251,9 +240,8 @@ interface VisibleScope {
 }
 
 /**
- * Undefined for what the Principal may not do; `project` is that of the types outside the registry.
- * `codes` are the parameters that rows are found by. Errors: 403 for one whose element is hidden
- * in every row. `from`: the type that a reference leads here from.
+ * Undefined when denied. `codes`: parameters of the search; `from`: the type whose reference leads here. Errors: 403
+ * for a parameter whose element is hidden in every row.
  */
 export function visibleRows(
   store: Pick<StoreContext, 'keys'> & Partial<Pick<StoreContext, 'statistics'>>,
@@ -261,13 +249,12 @@ export function visibleRows(
   type: string,
   { interaction, project = principal.project.number, units = [], codes = [], from }: VisibleScope,
 ): SearchScope | undefined {
-  // The securityContext of a Binary decides who sees it, not a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Predicate = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const scope = createTypeScope(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
-  // A member's User may be the platform's: its address shows in the membership, too.
+  // A member's User may belong to the platform; its address is in the membership anyway.
   const isMember = type === 'User' && from === 'ProjectMembership'
   const isLimited = isRegistry && !principal.isSuperAdmin && !isMember
   const grants = grantsFor(principal, type, interaction)
@@ -302,7 +289,7 @@ interface HiddenScope {
   readonly codes: readonly string[]
 }
 
-/** True when one of the parameters reads what is hidden in every row that may be seen. */
+/** True when one of the parameters reads an element that is hidden in every visible row. */
 export function isHidden(
   { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,

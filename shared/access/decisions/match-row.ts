@@ -1,6 +1,6 @@
 /**
- * The evaluator of criteria in memory: by the index rows of a content, which are what the predicates of a search look
- * at, so both agree. Chains, `_has` and what a dictionary knows take PostgreSQL.
+ * Evaluates criteria in memory, on the index rows of the SQL predicates. Chains, `_has` and the dictionary need
+ * PostgreSQL.
  */
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
 import { comparedText, splitWindows } from '../../fhir/searched-text.ts'
@@ -25,13 +25,11 @@ import type { IndexRows } from '../../store/index/indexes.ts'
 import type { RangeRow, StringRow } from '../../store/index/rows.ts'
 import { normalId } from '../../store/rows/context.ts'
 
-/** The index entries of a version. */
 export interface IndexedRow {
   readonly rowId: string
   readonly keys: ReadonlySet<bigint>
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
-  /** UCUM codes of its quantities. */
   readonly units: readonly string[]
   /** The main date in epoch ms: both or none. */
   readonly low: number | undefined
@@ -58,7 +56,7 @@ function parseTimestamp(text: string | undefined): number | undefined {
 
 export type RowMatcher = (row: IndexedRow) => boolean
 
-/** Undefined where it takes PostgreSQL. Errors: 400 for what cannot be searched. */
+/** Undefined when PostgreSQL is needed. Errors: 400 for unsearchable criteria. */
 export function compileRowMatcher(
   scope: SearchScope,
   criterion: Criterion,
@@ -75,7 +73,7 @@ export function compileRowMatcher(
   return byKeys(scope, criterion)
 }
 
-/** True for a criterion whose test looks at nothing of this resource but its keys and its time. */
+/** True for a criterion that depends only on the keys and the date of the resource. */
 export function dependsOnRowOnly(scope: SearchScope, criterion: Criterion): boolean {
   if (!isCondition(criterion)) return criterion.kind === 'chain' || criterion.kind === 'has'
   if (criterion.code === '_lastUpdated') return true
@@ -135,7 +133,6 @@ function opposite(matches: RowMatcher | undefined): RowMatcher | undefined {
 
 type Parameters = ReadonlySet<bigint>
 
-/** As `stringPredicate`. */
 function stringMatcher(
   scope: SearchScope,
   ps: Parameters,
@@ -159,7 +156,6 @@ function stringMatcher(
   return modifier === 'not' ? opposite(isSaid) : isSaid
 }
 
-/** Anywhere in a value, or at its end. */
 function partMatcher(
   { keys }: SearchScope,
   ps: Parameters,
@@ -205,7 +201,7 @@ function numberMatcher(ps: Parameters, condition: Condition): RowMatcher | undef
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => numberHolds(value, lo, hi)))
 }
 
-/** As `quantityPredicate`: a value of UCUM is converted to the units of the row. */
+/** Like `quantityPredicate`: a UCUM value is converted to the units of the row. */
 function quantityMatcher(
   { keys }: SearchScope,
   ps: Parameters,
@@ -213,7 +209,7 @@ function quantityMatcher(
 ): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const wanted = condition.values.map((text) => parseQuantityValue(text))
-  // The dictionary knows the units of a system.
+  // Only the dictionary knows the units of a system.
   if (wanted.some(({ system, code }) => system !== undefined && code === undefined))
     return undefined
   const inUnits = (units: readonly string[]) =>

@@ -1,6 +1,5 @@
-/** Memoizes values for an object by name, as long as the object lives. */
+/** Memoizes values by name for the lifetime of an object. */
 
-/** Beyond `most` names of one object all of them are forgotten. */
 export function memoFor<Owner extends object, T>(most = Number.POSITIVE_INFINITY) {
   const known = new WeakMap<Owner, Map<string, { readonly made: T }>>()
   return (owner: Owner, name: string, make: () => T): T => {

@@ -1,6 +1,6 @@
 /**
- * Elements that no policy can show, and those only the service itself changes. Hidden ones are left
- * out of every answer and kept as stored on every write. What a policy hides is paths.ts's.
+ * Elements that the platform hides or protects under every policy: left out of responses, kept on writes. See also
+ * paths.ts.
  */
 import { badRequest } from '../../core/errors.ts'
 import { typeElements } from '../../fhir/definitions.ts'
@@ -13,17 +13,15 @@ import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
 import { secretPaths, withoutSecretExtensions } from './secrets.ts'
 
 interface Masks {
-  /** Never in any answer. */
+  /** Never shown. */
   readonly always?: readonly string[]
-  /** Names of `always` that the service finds rows by: digests of random values. */
+  /** Names in `always` that the service searches by: digests of random values. */
   readonly digests?: readonly string[]
   /** Shown to super admins only. */
   readonly superAdmin?: readonly string[]
-  /** Shown to project admins and super admins only. */
   readonly admin?: readonly string[]
-  /** Changed by super admins only. */
   readonly readonly?: readonly string[]
-  /** Changed by nobody once it is written. */
+  /** Immutable once written. */
   readonly fixed?: readonly string[]
 }
 
@@ -43,12 +41,11 @@ const MASKS: Readonly<Record<string, Masks>> = {
   ClientApplication: { admin: ['secret', 'retiringSecret', 'identityProvider'] },
 }
 
-/** True when the platform hides elements of the type, or masks them, whatever a policy says. */
 export function hasPlatformMasks(type: string): boolean {
   return MASKS[type] !== undefined || isMasked(type)
 }
 
-/** Element paths that no search may read, whoever asks: what the platform hides from anyone, and secrets. */
+/** Returns the paths that no caller may search: secrets, and elements hidden from anyone. */
 export function unsearchablePaths(type: string): readonly string[] {
   const known = unsearchable.get(type)
   if (known !== undefined) return known
@@ -61,13 +58,12 @@ export function unsearchablePaths(type: string): readonly string[] {
 
 const unsearchable = new Map<string, readonly string[]>()
 
-/** The resource as indexes see it, which answer guesses whoever asks. */
+/** Returns the resource for indexing, without unsearchable elements: a search would let callers guess them. */
 export function searchable(resource: Resource): Resource {
   const paths = unsearchablePaths(resource.resourceType)
   return paths.length === 0 ? resource : withoutSecretExtensions(withoutPaths(resource, paths))
 }
 
-/** Nothing is hidden from the service's own work. */
 export function hiddenFields(principal: Principal, type: string): readonly string[] {
   const masks = MASKS[type]
   if (masks === undefined || isService(principal)) return []
@@ -88,16 +84,16 @@ export function hiddenFields(principal: Principal, type: string): readonly strin
   return made
 }
 
-/** The same array each time: what is compiled from paths is cached by it. */
+/** Returns the same array each time, since compiled paths are cached by it. */
 const hidden = new Map<string, readonly string[]>()
 
-/** Elements a change by this Principal leaves as they are stored: hidden, read-only and fixed ones. */
+/** Elements that a change by this Principal leaves as stored: hidden, read-only and fixed ones. */
 export function keptFields(principal: Principal, type: string): readonly string[] {
   const fixed = isService(principal) ? [] : (MASKS[type]?.fixed ?? [])
   return [...fieldsNotCreated(principal, type), ...fixed]
 }
 
-/** Elements that a new resource does not get from this Principal: hidden and read-only ones. */
+/** Elements that this Principal cannot set on create: hidden and read-only ones. */
 export function fieldsNotCreated(principal: Principal, type: string): readonly string[] {
   const hidden = hiddenFields(principal, type)
   return principal.isSuperAdmin ? hidden : [...hidden, ...(MASKS[type]?.readonly ?? [])]
@@ -105,11 +101,9 @@ export function fieldsNotCreated(principal: Principal, type: string): readonly s
 
 export function strip(resource: Resource, fields: readonly string[]): Resource {
   const shown = Object.entries(resource).filter(([name]) => !fields.includes(name))
-  // Safe: `resourceType` is never among the fields.
   return Object.fromEntries(shown) as Resource
 }
 
-/** `next` with `fields` as in `stored`, absent ones included. */
 export function keep(
   next: Resource,
   stored: Resource | undefined,
@@ -124,12 +118,10 @@ function isService(principal: Principal): boolean {
   return principal.isSuperAdmin && principal.membershipId === undefined
 }
 
-// Secrets of a Subscription: its author and project admins see them, others only that they
-// are there.
+// Secrets of a Subscription are masked for everyone but its author and project admins.
 
 const MASK = '***'
 
-/** `author` is that of the version. */
 export function masked(
   resource: Resource,
   principal: Principal,
@@ -151,16 +143,13 @@ function isMasked(type: string): boolean {
   return type === SUBSCRIPTION
 }
 
-/** True when a version may hold what is not for this Principal. */
+/** True when a version may hold secrets that this Principal must not see. */
 export function hasMasks(type: string, principal: Principal, author: string | undefined): boolean {
   if (!isMasked(type) || principal.isProjectAdmin) return false
   return principal.profile === undefined || principal.profile !== author
 }
 
-/**
- * Refuses masks in a write: the writer becomes the author, who sees all of the version, so a mask cannot stand
- * for the stored value. Errors: 400.
- */
+/** Errors: 400. The writer becomes the author, so a mask cannot stand for the stored value. */
 export function rejectMasks({ resourceType, extension, channel }: Resource): void {
   if (!isMasked(resourceType)) return
   const header = isObject(channel) ? channel.header : undefined
@@ -172,7 +161,6 @@ export function rejectMasks({ resourceType, extension, channel }: Resource): voi
   }
 }
 
-/** Element path → value, of what a Subscription keeps secret. */
 export function subscriptionSecrets({
   extension,
   channel,
@@ -197,13 +185,9 @@ function isSecret(item: unknown): item is Record<string, unknown> {
   return isObject(item) && SECRETS.has(item.url)
 }
 
-/*
- * Elements taken out of a text as it is stored: what stays is copied as it is written, and nothing is
- * parsed but an element of which a part is hidden. Measured: a quarter of the time of a parse and its way back,
- * and a tenth of that where whole elements are hidden whose names are found nowhere else.
- */
+/* Cuts elements out of stored JSON text without parsing it, except elements of which a part is hidden. */
 
-/** Cuts paths out of a JSON object without white space. Errors: SyntaxError. */
+/** Needs JSON without white space. Errors: SyntaxError. */
 export function removeJsonPaths(type: string, text: string, paths: readonly string[]): string {
   const names = soughtNames(type, paths)
   const isPlain = names !== undefined && !text.includes('"contained":')
@@ -220,11 +204,11 @@ function withoutWalk(type: string, text: string, paths: readonly string[]): stri
   return `{${members.join(',')}}`
 }
 
-/** More of them are dearer to look for than a walk. */
+/** Above this, a walk is cheaper than searching for each. */
 const MAX_SOUGHT = 16
 const sought = new WeakMap<readonly string[], Map<string, readonly string[] | undefined>>()
 
-/** Names of what is hidden, if all of it is; undefined when members elsewhere are called the same. */
+/** Names of wholly hidden elements; undefined when other members have the same names. */
 function soughtNames(type: string, paths: readonly string[]): readonly string[] | undefined {
   const byType = sought.get(paths) ?? new Map<string, readonly string[] | undefined>()
   if (byType.has(type)) return byType.get(type)
@@ -237,14 +221,14 @@ function soughtNames(type: string, paths: readonly string[]): readonly string[] 
   return byType.get(type)
 }
 
-/** Undefined when the text does not decide it. Quotes in strings are escaped, so each match is a member. */
+/** Undefined when the text does not decide. Quotes in strings are escaped, so each match is a member. */
 function withoutNames(text: string, names: readonly string[]): string | undefined {
   let left = text
   for (const name of names) {
     const key = `"${name}":`
     const at = left.indexOf(key)
     if (at < 0) continue
-    // Never the first one, which is `resourceType`; a second one stands where no element is called so.
+    // Never the first member, which is `resourceType`. A second match may be another member.
     if (left[at - 1] !== ',' || left.includes(key, at + 1)) return undefined
     const end = valueEnd(left, at + name.length + 3)
     left = left.slice(0, at - 1) + left.slice(end)
@@ -252,7 +236,7 @@ function withoutNames(text: string, names: readonly string[]): string | undefine
   return left
 }
 
-/** Returns the wanted members of an object. Errors: SyntaxError. */
+/** Errors: SyntaxError. */
 export function readMembers(
   text: string,
   isWanted: (name: string) => boolean,

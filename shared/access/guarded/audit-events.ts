@@ -1,17 +1,11 @@
-/**
- * AuditEvents of applications. An event may have any agents: applications record what their users did, and
- * `meta.author` says who wrote it. What marks the events of this service is for the service alone.
- */
+/** AuditEvents of applications may name any agents. Only the service may write events marked as its own. */
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 
-/** `display` of this service in its own AuditEvents. */
 export const SERVICE_NAME = 'Botica'
-/** `type.system` of its events about bot runs, deliveries and mails. */
 export const EVENT_SYSTEM = 'https://medplum.com/CodeSystem/audit-event'
-/** The observers of its events are resources of these types, or its own address. */
 const OBSERVERS = new Set(['Project', 'Bot', 'Subscription'])
 
-/** Returns the path of the element by which an AuditEvent claims to be recorded by the service at `baseUrl`. */
+/** Returns the path of the element that claims the service recorded the event. */
 export function claimsService(
   { type, source }: Resource,
   baseUrl: string | undefined,
@@ -29,7 +23,7 @@ function isService(
   baseUrl: string | undefined,
 ): boolean {
   const text = typeof reference === 'string' ? reference : ''
-  // The tail of an absolute reference, whatever the spelling of this server in front of it.
+  // Compares only the tail of an absolute reference, since this server's base has several spellings.
   const tail = text.split('/_history/', 1)[0]?.split('/').slice(-2).join('/')
   const target = parseReference(tail)?.type ?? type
   if (typeof target === 'string' && OBSERVERS.has(target)) return true
@@ -38,7 +32,6 @@ function isService(
   return [text, display, value].some((name) => typeof name === 'string' && names.has(plain(name)))
 }
 
-/** Without case, outer white space and trailing slashes. */
 function plain(name: string): string {
   return name.trim().toLowerCase().replace(/\/+$/, '')
 }

@@ -1,17 +1,16 @@
 /**
- * Resolves definitions that others name by url (`url` in elements.ts). A definition of a plain member gives way to those
- * of administrators, and of members whose policy names the type.
+ * Resolves definitions by url. A plain member's definition yields to those of administrators and of members whose
+ * policy names the type.
  */
 import { canonicalUrl, chosen, isObject, type Meta, type Reference } from '../../fhir/resource.ts'
 import { grantsFor } from '../policy.ts'
 import { type Principal, profileReference } from '../principal.ts'
 
-/** Extension of `meta.author`: the right with which a definition was written. Older versions have none. */
+/** Extension of `meta.author`: the writer's right to define for others. Older versions have none. */
 const DEFINER = 'urn:botica:definer'
 
 type Definer = 'administrator' | 'member' | undefined
 
-/** True for administrators, and for members whose policy has an entry that names the type. */
 export function definesForOthers(principal: Principal, type: string): boolean {
   return principal.isProjectAdmin || isNamedIn(principal, type)
 }
@@ -22,7 +21,6 @@ function isNamedIn(principal: Principal, type: string): boolean {
   )
 }
 
-/** Returns the `meta.author` of a definition, with the right of its writer. */
 export function definingAuthor(principal: Principal, type: string): Reference {
   const valueCode: Definer = definesForOthers(principal, type) ? 'administrator' : 'member'
   return { ...profileReference(principal), extension: [{ url: DEFINER, valueCode }] }
@@ -39,7 +37,7 @@ interface Stored {
   readonly meta?: Meta | undefined
 }
 
-/** Resolves a canonical among the definitions of one Project; other owners count where the url's owner has no such version. */
+/** Resolves a canonical in one Project; other owners count when the url's owner lacks the version. */
 export function resolvedIn<T extends Stored & { readonly url?: unknown }>(
   definitions: readonly T[],
   canonical: string,
@@ -48,14 +46,14 @@ export function resolvedIn<T extends Stored & { readonly url?: unknown }>(
   return chosen(ownedDefinitions(same), canonical) ?? chosen(same, canonical)
 }
 
-/** True where a definition of a linked Project or of the standard is used instead: there is none, or a plain member's. */
+/** True when a linked Project or the standard may supply the definition. */
 export function isOverridable(definition: Stored | undefined): boolean {
   return definition === undefined || readDefiner(definition) === 'member'
 }
 
 /**
- * Filters definitions of one Project and one url. Those of plain members are dropped where there are others; of the
- * rest, those of the first author and those written with the right to define for others stay.
+ * Plain members' definitions are dropped if there are others; of the rest, those of the first author and of writers
+ * with the right to define for others stay.
  */
 export function ownedDefinitions<T extends Stored>(definitions: readonly T[]): readonly T[] {
   const others = definitions.filter((item) => readDefiner(item) !== 'member')
@@ -67,13 +65,13 @@ export function ownedDefinitions<T extends Stored>(definitions: readonly T[]): r
   )
 }
 
-/** Sorts by the creation time in ids that the service made, and by the last change for other ids. */
+/** Uses the creation time in generated ids, or the last change for other ids. */
 export function oldestFirst<T extends Stored>(resources: readonly T[]): readonly T[] {
   const timed = resources.map((resource) => ({ resource, time: creationTime(resource) }))
   return timed.toSorted((a, b) => a.time - b.time).map(({ resource }) => resource)
 }
 
-/** UUIDs of version 7 begin with 48 bits of milliseconds: https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-7 */
+/** https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-7: the first 48 bits are milliseconds. */
 const UUID_7 = /^([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-/
 
 function creationTime({ id = '', meta }: Stored): number {

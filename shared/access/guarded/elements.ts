@@ -1,7 +1,6 @@
 /**
- * The table of guarded elements: they widen exposure, hide traces or define behaviour for others. A policy's `*`, and
- * no policy at all, do not include them. Project administrators write them, and members whose policy has an entry that
- * names the type. Every type that the service acts upon has a row with a reason.
+ * Guarded elements widen exposure, hide traces or define behaviour for others. Only project administrators and
+ * members whose policy names the type write them; `*` does not include them.
  */
 import { isBotExtension } from '../../fhir/bot-extensions.ts'
 import { isSameJson } from '../../fhir/json.ts'
@@ -9,23 +8,20 @@ import { isObject, type Resource } from '../../fhir/resource.ts'
 import { subscriptionSecrets } from '../fields/fields.ts'
 import { isPreCommit } from '../subscription.ts'
 
-/** Guarded element paths → values. */
 type Parts = Readonly<Record<string, unknown>>
 
 interface GuardedElements {
   readonly by: 'elements'
   readonly parts: (resource: Resource) => Parts
-  /** Guarded elements that the author of the resource may change, too. */
+  /** Guarded elements that the author of the resource may also change. */
   readonly ofAuthor?: (resource: Resource) => Parts
   readonly reason: string
 }
 
 interface GuardedOtherwise {
   /**
-   * `type`: the whole type is guarded (`NAMED_TO_WRITE` in policy.ts). `url`: a url that is in use is guarded
-   * (identity/definitions.ts). `registry`: the table of administrators decides (policy.ts). `rule`: the type has a
-   * rule of its own (`WriteRule`). `service`: only the service writes the type. `nothing`: every member that may write
-   * the type writes all of it.
+   * `type`: the whole type (policy.ts). `url`: a url in use (definitions.ts). `registry`: the administrators' table
+   * (policy.ts). `rule`: a `WriteRule`. `service`: written by the service only. `nothing`: unguarded.
    */
   readonly by: 'type' | 'url' | 'registry' | 'rule' | 'service' | 'nothing'
   readonly reason: string
@@ -69,7 +65,7 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   },
   ClientApplication: {
     by: 'elements',
-    // All but its name: new elements are guarded by default.
+    // All but the name: new elements are guarded by default.
     parts: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
     reason: 'it authenticates an app, and says where codes and tokens are sent',
   },
@@ -166,12 +162,12 @@ function withoutBase(elements: Readonly<Record<string, unknown>>): Parts {
   return Object.fromEntries(Object.entries(elements).filter(([name]) => !BASE.includes(name)))
 }
 
-/** Returns all elements, extensions first: errors name the extension that makes the resource act. */
+/** Extensions first: errors name the extension that activates the resource. */
 function whole({ extension, ...rest }: Resource): Parts {
   return { extension, ...withoutBase(rest) }
 }
 
-/** Elements of a Bot that are not guarded here; its code has a rule of its own (bots/write-rules.ts). */
+/** Unguarded elements of a Bot; its code has a rule in bots/write-rules.ts. */
 const OF_BOT_AUTHORS: ReadonlySet<string> = new Set([
   ...['name', 'description', 'photo', 'category'],
   ...['code', 'sourceCode', 'executableCode', 'extension'],
@@ -184,7 +180,7 @@ const DEFAULTS: Parts = {
   auditEventDestination: ['resource'],
 }
 
-/** New elements are guarded by default; an explicit default value is the same as none. */
+/** Guards new elements by default; an explicit default value counts as absent. */
 function botParts(bot: Resource): Parts {
   const { extension } = bot
   const own = Object.entries(withoutBase(bot)).filter(
@@ -199,7 +195,6 @@ function botParts(bot: Resource): Parts {
 
 const IMPLEMENTATION = 'operationDefinition-implementation'
 
-/** Returns the references of the extension that names the Bot of an operation. */
 export function implementationReferences({ extension }: Resource): readonly unknown[] {
   const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
   return extensions.flatMap(({ url, valueReference }) =>
@@ -211,25 +206,23 @@ function isImplemented(definition: Resource): boolean {
   return implementationReferences(definition).length > 0
 }
 
-/** True for a type of which whole resources are guarded. */
 export function isGuardedType(type: string): boolean {
   const by = GUARDS[type]?.by
   return by === 'type' || by === 'url'
 }
 
-/** True when an entry that names the type gives more than one for `*`. */
+/** True when an entry that names the type grants more than one for `*`. */
 export function isNamedMore(type: string): boolean {
   return isGuardedType(type) || GUARDS[type]?.by === 'elements'
 }
 
-/** Returns the paths of guarded elements that differ; without `before`, of all that are present. */
+/** Returns the changed guarded paths; without `before`, all that are present. */
 export function guardedChanges(before: Resource | undefined, after: Resource): readonly string[] {
   const guard = GUARDS[after.resourceType]
   if (guard?.by !== 'elements') return []
   return [...changes(guard.parts, before, after), ...authorsChanges(before, after)]
 }
 
-/** Returns those of `guardedChanges` that the author of the resource may make. */
 export function authorsChanges(before: Resource | undefined, after: Resource): readonly string[] {
   const guard = GUARDS[after.resourceType]
   if (guard?.by !== 'elements' || guard.ofAuthor === undefined) return []

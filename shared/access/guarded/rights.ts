@@ -6,19 +6,18 @@ import { REGISTRY_TYPES } from '../policy.ts'
 import type { Principal } from '../principal.ts'
 import { guardedChanges, isGuardedType, isNamedMore, isSame } from './elements.ts'
 
-/** Code that runs for whoever starts it. */
 export function runsAsCaller(bot: Resource | undefined): boolean {
   return bot?.runAsUser === true
 }
 
-/** True when a write changes what a Bot runs, or the source that an author deploys next. */
+/** True when a write changes a Bot's code, or the source for the next deployment. */
 export function changesCode(before: Resource | undefined, after: Resource): boolean {
   return ['executableCode', 'code', 'sourceCode'].some(
     (name) => !isSame(before?.[name], after[name]),
   )
 }
 
-/** A guarded path that a program has changed in what somebody else is about to write, without the right to. */
+/** Returns a guarded path that a program without the right to it changed in another caller's write. */
 export function changedBeyondRights(
   program: Principal,
   sent: Resource,
@@ -32,12 +31,10 @@ export function changedBeyondRights(
   return type === 'Bot' && changesCode(sent, next) ? 'Bot.executableCode' : undefined
 }
 
-/** No right in reach is missing: an administrator, or a super admin without a policy. */
 export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal): boolean {
   return isSuperAdmin ? rules === undefined : isProjectAdmin
 }
 
-/** As far as rights of two members are compared. */
 export type Rights = Pick<Principal, 'isSuperAdmin' | 'isProjectAdmin' | 'rules'> & {
   readonly project: { readonly id: string }
 }
@@ -55,14 +52,14 @@ export function outranks(program: Rights, writer: Rights): boolean {
   if (program.isProjectAdmin && !(program.isSuperAdmin && program.rules !== undefined)) return true
   const own = writer.rules?.grants ?? EVERYTHING
   const wanted = (program.rules?.grants ?? EVERYTHING).filter(
-    // Entries for the registry are worth nothing to members.
+    // Registry entries have no effect for members.
     ({ type }) => program.isSuperAdmin || !REGISTRY_TYPES.has(type),
   )
   if (signature(own) === signature(wanted)) return false
   return !wanted.every((grant) => isCovered(own, grant))
 }
 
-/** One of these gives as much, and none that may come before it gives less. */
+/** True when one grant allows as much, and no earlier one allows less. */
 function isCovered(own: readonly Grant[], wanted: Grant): boolean {
   const near = own.filter(({ type }) => isNear(type, wanted.type))
   return (
@@ -70,7 +67,6 @@ function isCovered(own: readonly Grant[], wanted: Grant): boolean {
   )
 }
 
-/** Entries for both types may govern the same resource. */
 function isNear(a: string, b: string): boolean {
   return a === b || b === '*' || (a === '*' && !REGISTRY_TYPES.has(b))
 }

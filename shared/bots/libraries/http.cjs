@@ -1,4 +1,4 @@
-/** Node's client of HTTP. The worker makes the request, as for `fetch`: bodies are whole, and nothing else is kept open. */
+/** Node's HTTP client. The worker makes the request, as for `fetch`: bodies are whole, and no connection stays open. */
 
 const { EventEmitter } = require('events')
 const { Readable, Writable } = require('stream')
@@ -40,7 +40,7 @@ class IncomingMessage extends Readable {
     this.statusMessage = statusText ?? STATUS_CODES[status] ?? ''
     this.httpVersion = '1.1'
     this.url = url
-    // The body came unpacked.
+    // The body arrives decompressed.
     const kept = Object.entries(headers ?? {})
       .map(([name, value]) => [name.toLowerCase(), value])
       .filter(([name]) => name !== 'content-encoding' && name !== 'content-length')
@@ -62,7 +62,7 @@ class ClientRequest extends Writable {
   #timeout
 
   constructor(options) {
-    // It lives on when all is sent, until the answer is there.
+    // The request lives until its response arrives.
     super({ autoDestroy: false })
     this.method = String(options.method ?? 'GET').toUpperCase()
     this.protocol = options.protocol
@@ -77,7 +77,7 @@ class ClientRequest extends Writable {
     }
     if (options.timeout) this.setTimeout(options.timeout)
     options.signal?.addEventListener('abort', () => this.destroy(options.signal.reason))
-    // Code waits for it before it counts time.
+    // Code waits for it before starting timeouts.
     queueMicrotask(() => this.emit('socket', new EventEmitter()))
   }
 
@@ -130,7 +130,6 @@ class ClientRequest extends Writable {
     const hear = (answer) => {
       if (!this.destroyed) this.emit('response', new IncomingMessage(answer))
     }
-    // An error of a listener ends the run, as it would end a process.
     const send = this.#send()
     send.then(
       (answer) => queueMicrotask(() => hear(answer)),
@@ -162,14 +161,12 @@ class ClientRequest extends Writable {
   }
 }
 
-/** The options of an address. */
 function optionsOf(address) {
   const { protocol, hostname, port, pathname, search, username, password } = new URL(address)
   const auth = username ? `${decodeURIComponent(username)}:${decodeURIComponent(password)}` : ''
   return { protocol, hostname, port, path: `${pathname}${search}`, auth }
 }
 
-/** The module for this protocol. */
 function moduleOf(protocol) {
   function request(first, ...others) {
     const isAddress = typeof first === 'string' || first instanceof URL

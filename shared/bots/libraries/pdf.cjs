@@ -1,4 +1,4 @@
-/** Documents as PDF, made in the isolate: a document of a bot costs that bot's own time and memory. */
+/** PDF creation in the isolate, on the bot's own time and memory. */
 
 const pdfmake = require('pdfmake/build/pdfmake.min.js')
 const files = require('pdfmake/build/vfs_fonts.js')
@@ -9,13 +9,12 @@ const roboto = {
   italics: 'Roboto-Italic.ttf',
   bolditalics: 'Roboto-MediumItalic.ttf',
 }
-/** The names that bots are used to; the font is one. */
+/** Font names that bots use, mapped to the one font. */
 const ownFonts = { Avenir: roboto, Helvetica: roboto, Roboto: roboto }
 
-/** The bytes of the PDF; rejects where the document is wrong. */
 async function createPdf({ docDefinition, tableLayouts, fonts }) {
   const { Buffer } = require('buffer')
-  // As a stream it is made at once, so that what is wrong with it is thrown here.
+  // Synchronous as a stream, so that errors of the document are thrown here.
   const named = { ...ownFonts, ...fonts }
   const stream = pdfmake.createPdf(docDefinition, tableLayouts, named, files).getStream()
   const parts = []

@@ -1,16 +1,16 @@
 /**
- * Libraries from npm that a bot may use: Node's modules as browsers have them, the published SDK. Each is a script that
- * an isolate gets before the code of its bot, if that code names the module.
+ * npm libraries for bots: browser versions of Node's modules, and the published SDK. Each is a script loaded before the
+ * code of a bot that names the module.
  */
 import { createRequire } from 'node:module'
 
 export const CORE = '@medplum/core'
-/** Digests and randomness are the guest's own; the library has the rest. */
+/** The guest has digests and randomness built in; the library has the rest. */
 export const CRYPTO = 'crypto'
-/** Stands behind `medplum.createPdf`. */
+/** Used by `medplum.createPdf`. */
 export const PDF = '#pdf'
 
-/** The file of the package, or of ours in front of it, by name of the module. */
+/** File of the package, or our wrapper, by module name. */
 const entries: Readonly<Record<string, string>> = {
   [CORE]: CORE,
   assert: 'assert/',
@@ -27,17 +27,17 @@ const entries: Readonly<Record<string, string>> = {
   zlib: './zlib.cjs',
 }
 
-/** The libraries that one requires in its turn. */
+/** Dependencies between libraries. */
 const needs: Readonly<Record<string, readonly string[]>> = {
   http: ['events', 'stream'],
   stream: ['events'],
   zlib: ['assert', 'events', 'stream', 'util'],
 }
 
-/** No code names these as a module of Node's. */
+/** Not modules of Node. */
 const beside = [CORE, CRYPTO, PDF]
 
-/** Modules that are a part of another. */
+/** Modules bundled in another. */
 export const parts: Readonly<Record<string, readonly [module: string, part: string]>> = {
   'assert/strict': ['assert', 'strict'],
   https: ['http', 'https'],
@@ -46,7 +46,7 @@ export const parts: Readonly<Record<string, readonly [module: string, part: stri
   'util/types': ['util', 'types'],
 }
 
-/** Node's names of the modules that libraries answer for. */
+/** Node modules provided by libraries. */
 export const libraryModules: readonly string[] = [
   ...Object.keys(entries).filter((name) => !beside.includes(name)),
   ...Object.keys(parts),
@@ -54,12 +54,10 @@ export const libraryModules: readonly string[] = [
 
 const resolver = createRequire(import.meta.url)
 
-/** The path of the library's first file. */
 export function libraryFile(name: string): string {
   return resolver.resolve(entries[name] ?? name)
 }
 
-/** The names that the library, or the module that is a part of one, exports. */
 export function libraryExports(name: string): readonly string[] {
   const [module, part] = parts[name] ?? [name]
   const exported: Readonly<Record<string, unknown>> = resolver(libraryFile(module))
@@ -71,7 +69,7 @@ const named = new RegExp(
   'g',
 )
 
-/** The libraries among `libraryModules` that the code needs. */
+/** Returns the libraries of `libraryModules` that the code needs. */
 export function importedLibraries(code: string): readonly string[] {
   const found = [...code.matchAll(named)].map(([, name = '']) => parts[name]?.[0] ?? name)
   return [...new Set(found.flatMap((name) => [...(needs[name] ?? []), name]))]

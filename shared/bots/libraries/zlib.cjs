@@ -1,4 +1,4 @@
-/** Node's `zlib`: the package was made when the constants were names of the module alone. */
+/** Node's `zlib`: the package predates the `constants` object. */
 
 const zlib = require('browserify-zlib')
 

@@ -1,7 +1,4 @@
-/**
- * Addresses of Binaries inside resources. Stored is `Binary/{id}`, whatever of our addresses was sent;
- * shown is a signed address, to those who may read the Binary.
- */
+/** URLs of Binaries in resources: stored as `Binary/{id}`, shown as signed URLs to callers who may read the Binary. */
 
 import type { Principal } from '../../access/principal.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -13,7 +10,7 @@ import type { Services } from '../services.ts'
 const BINARY = /^Binary\/([A-Za-z0-9\-.]{1,64})(?:\/_history\/[^/?]+)?$/
 const STORAGE = /^([A-Za-z0-9\-.]{1,64})\/\d+(?:\?|$)/
 
-/** `Binary/{id}` for any address of a Binary of this server; other texts stay. */
+/** Returns `Binary/{id}` for any URL of a Binary of this server; other text is unchanged. */
 export function toBinaryPath(baseUrl: string, text: string): string {
   const fhir = `${baseUrl}fhir/R4/`
   const storage = `${baseUrl}storage/`
@@ -23,10 +20,10 @@ export function toBinaryPath(baseUrl: string, text: string): string {
   return id === undefined ? text : `Binary/${id}`
 }
 
-// In JSON text the quotes of a string's own are escaped, so this finds members and nothing else.
+// Quotes within JSON strings are escaped, so this matches members only.
 const MEMBER = /("(?:url|path)":\s*)"Binary\/([A-Za-z0-9\-.]{1,64})"/g
 
-/** The JSON text of a reply with its Binaries signed. */
+/** Signs the Binaries in the JSON text of a reply. */
 export async function signAttachments(
   services: Services,
   principal: Principal,
@@ -36,15 +33,12 @@ export async function signAttachments(
   return sign(text)
 }
 
-/**
- * False: there is nothing to sign. It costs 0.2 to 0.4 µs a kB, with no parse and no copy; a pattern that starts with
- * a quote, which JSON is full of, takes ten times as long.
- */
+/** False when there is nothing to sign. A substring search, much faster than a pattern that starts with a quote. */
 export function namesBinary(text: string): boolean {
   return text.includes('Binary/')
 }
 
-/** Signs the Binaries that the texts name, in whatever JSON text: one statement for all of them, one signature each. */
+/** Signs the Binaries that the texts mention: one statement for all, one signature each. */
 export async function createSigner(
   { repository, signedUrls }: Services,
   principal: Principal,
@@ -75,26 +69,24 @@ export async function createSigner(
   }
 }
 
-/** `request.url` of a bundle's entry is a part of the API and not an address. */
+/** `request.url` of a bundle entry is an API path, not an attachment. */
 function isRequest(text: string, offset: number): boolean {
   return /"request":\s*$/.test(text.slice(0, text.lastIndexOf('{', offset)).slice(-20))
 }
 
-/** The JSON text of a Binary as this caller sees it: signed address, no `data`. */
+/** Returns the JSON text of a Binary for this caller: signed URL, no `data`. */
 export function signBinary(
   { signedUrls }: Services,
   { membershipId }: Principal,
   version: Version,
   text: string,
 ): string {
-  // Text of a stored version, platform meta spliced in.
   const { data: _data, url: _url, ...shown } = parseJson(text) as Record<string, unknown>
   const { project = '' } = platformMeta(version)
   const url = signedUrls.sign({ project, id: version.id, ver: version.ver, membershipId })
   return JSON.stringify({ ...shown, url })
 }
 
-/** The text of a version as the caller of this interaction may see it. */
 export function versionText(context: FhirContext, version: Version): string {
   const { services, principal, preferences } = context
   const text = present(version, principal, preferences.extended)

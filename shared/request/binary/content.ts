@@ -1,8 +1,7 @@
 /**
- * Where the content of a Binary is, and the headers it is answered with. Uploaded content lies in the storage, and
- * the `url` of the stored resource says where: `storage:<key>?size=…&sha256=…&filename=…&form=…`; no caller sees
- * that, but a signed address in its place. Bot code made by `$deploy` lies in the row as `data`, so that a worker needs
- * no shared disk.
+ * Location and response headers of Binary content. Stored: `url` as
+ * `storage:<key>?size=…&sha256=…&filename=…&form=…`, never shown; or `data`, for bot code from `$deploy`, so that
+ * workers need no shared disk.
  */
 import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
@@ -29,13 +28,12 @@ export interface BinaryContent {
   /** In bytes. */
   readonly size: number
   readonly place: { readonly key: string } | { readonly bytes: Buffer }
-  /** It came as `data` of a resource. */
+  /** True when it was sent as `data` of a resource. */
   readonly isData: boolean
 }
 
-/** The content of a stored Binary; empty when it was created without any. */
+/** Returns the content of a stored Binary; empty when it was created without content. */
 export function readBinaryContent(version: Version): BinaryContent {
-  // A stored version is a resource.
   const { contentType, data, url } = JSON.parse(version.content ?? '{}') as Record<string, unknown>
   const type = String(contentType)
   if (typeof url === 'string' && url.startsWith('storage:')) {
@@ -50,10 +48,9 @@ export function readBinaryContent(version: Version): BinaryContent {
   return { contentType: type, filename: undefined, size, place: { bytes }, isData: false }
 }
 
-/** `form` in the url of content that came as `data`. */
 const DATA = 'data'
 
-/** Errors: 404 when the storage has lost it. */
+/** Errors: 404 when storage has lost the content. */
 export async function openContent(
   { storage, log }: Services,
   { place, size }: BinaryContent,
@@ -73,7 +70,7 @@ export async function openContent(
   }
 }
 
-/** For content that is small by its nature. Errors: 413 above `maxBytes`. */
+/** For small content. Errors: 413 above `maxBytes`. */
 export async function readWhole(
   services: Services,
   content: BinaryContent,
@@ -83,13 +80,11 @@ export async function readWhole(
   return Buffer.concat(await (await openContent(services, content)).toArray())
 }
 
-/** The content that a caller sends: bytes at hand, or as they arrive. */
 export type Upload = Buffer | Readable
 
 /**
- * Stores an upload; the answer is the `url` of the stored resource. Whoever fails to store the
- * resource calls `removeContent`. Errors: 413 beyond MAX_UPLOAD_BYTES, 400 when it breaks off,
- * 503 when the storage is full or away.
+ * Returns the `url` for the resource; callers that fail to store it call `removeContent`. Errors: 413 above
+ * MAX_UPLOAD_BYTES, 400 when the upload is interrupted, 503 when storage is full or unavailable.
  */
 export async function storeContent(
   { storage, config, database }: Services,
@@ -113,14 +108,14 @@ export async function storeContent(
   return `storage:${key}?${query}`
 }
 
-/** The resource that names what `storeContent` answered is stored. What fails here is made up for by the sweep. */
+/** Marks content as used once its resource is stored. The sweep recovers from failures. */
 export async function settleContent({ database, log }: Services, url: string): Promise<void> {
   await keepContent(database, new URL(url).pathname).catch((error: Error) => {
     log.debug({ reason: error.message }, 'Content stays in doubt')
   })
 }
 
-/** True when both say the same of the same bytes. */
+/** True for the same bytes with the same metadata. */
 export function isSameContent(url: string, other: unknown): boolean {
   return (
     typeof other === 'string' &&
@@ -129,14 +124,12 @@ export function isSameContent(url: string, other: unknown): boolean {
   )
 }
 
-/** Takes back what `storeContent` answered; the resource was not stored. */
+/** Removes content from `storeContent` when the resource was not stored. */
 export async function removeContent(services: Services, url: string): Promise<void> {
   await discard(services, new URL(url).pathname)
 }
 
-/**
- * The same services for work that may be taken back as a whole: `undo` removes what was stored by it.
- */
+/** Wraps services for work that may be rolled back: `undo` removes content stored meanwhile. */
 export function undoable(services: Services): {
   readonly services: Services
   undo(): Promise<void>
@@ -160,7 +153,7 @@ async function discard({ storage, database, log }: Services, key: string): Promi
     await storage.delete(key)
     await forgetContent(database, key)
   } catch (error) {
-    // The sweep finds it in a day.
+    // The sweep finds it within a day.
     log.debug({ key, reason: (error as Error).message }, 'Content without a resource was left')
   }
 }
@@ -170,7 +163,7 @@ async function* metered(
   maxBytes: number,
   meter: { bytes: number; digest: Hash },
 ): AsyncGenerator<Uint8Array> {
-  // A request that is destroyed cannot be answered any more, so the stream is not.
+  // Destroying the request would prevent a reply, so the stream is kept.
   const chunks = Buffer.isBuffer(upload) ? [upload] : readChunks(upload)
   const iterator = asUpload(chunks)
   for await (const chunk of iterator) {
@@ -181,7 +174,7 @@ async function* metered(
   }
 }
 
-/** A caller that has gone is not a failure of ours. */
+/** A disconnected caller is not a server error. */
 async function* asUpload(
   chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
 ): AsyncGenerator<Uint8Array> {
@@ -192,12 +185,11 @@ async function* asUpload(
   }
 }
 
-/** Returns a Binary without its content. */
 export function withoutContent({ data: _data, url: _url, ...rest }: Resource): Resource {
   return rest
 }
 
-/** Stored elements a caller neither sees nor sets. */
+/** Restores stored elements that callers neither see nor set. */
 export function withStoredContent(current: Resource, next: Resource): Resource {
   return {
     ...withoutContent(next),
@@ -206,7 +198,7 @@ export function withStoredContent(current: Resource, next: Resource): Resource {
   }
 }
 
-/** Returns the bytes of base64 text, with or without white space; undefined for other text. */
+/** Decodes base64 with or without whitespace; returns undefined for other text. */
 export function decodeBase64(text: string): Buffer | undefined {
   return isBase64(text) || text.trim() === '' ? Buffer.from(text, 'base64') : undefined
 }
@@ -215,16 +207,14 @@ export function isBinary(body: unknown): body is Resource {
   return isObject(body) && body.resourceType === 'Binary'
 }
 
-// Removes content from the storage that no resource names any more.
-
 const AT_ONCE = 100
 
-/** The digest that identifies a storage; databases outlive storages. */
+/** Identifies a storage; databases outlive storages. */
 export function storageDigest({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
   return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
 }
 
-/** Removes due contents, the oldest hundred; returns how many. Any number of workers may call it. */
+/** Removes up to a hundred expired contents, oldest first; returns the number. Safe to run concurrently. */
 export async function sweepContents({ config, database, storage }: Services): Promise<number> {
   const due = await leaseContents(database, storageDigest(config), AT_ONCE)
   for (const content of due) {
@@ -237,7 +227,7 @@ export async function sweepContents({ config, database, storage }: Services): Pr
   return due.filter(({ isUsed }) => !isUsed).length
 }
 
-/** Anything but a media type must not reach a header. */
+/** Only media types may reach the header. */
 export function safeContentType(contentType: unknown): string {
   return typeof contentType === 'string' &&
     /^[\w.+-]+\/[\w.+-]+(\s*;[\x20-\x7e]*)?$/.test(contentType)
@@ -245,14 +235,14 @@ export function safeContentType(contentType: unknown): string {
     : 'application/octet-stream'
 }
 
-/** Types that browsers show without running anything in them. */
+/** Types that browsers display without running code. */
 const SHOWN =
   /^(image\/(png|jpeg|gif|webp|avif|bmp|tiff)|audio\/[\w.+-]+|video\/[\w.+-]+|text\/(plain|csv)|application\/(pdf|json|fhir\+json|dicom))\s*(;|$)/i
 
-/** A page or an SVG gets an origin of its own, without scripts, should a browser show it at all. */
+/** Isolates HTML and SVG in an opaque origin without scripts. */
 const SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
-/** Viewers of browsers do not work in a sandbox; what they show runs nothing. */
+/** Browsers' viewers fail in a sandbox; these types run no code. */
 const framedBy = (ancestors: readonly string[]) => `frame-ancestors ${ancestors.join(' ')}`
 
 export function contentHeaders(
@@ -264,7 +254,7 @@ export function contentHeaders(
   const disposition = SHOWN.test(type) ? 'inline' : 'attachment'
   return {
     'Content-Type': type,
-    // Browsers look at X-Frame-Options only where this says nothing of frames.
+    // Browsers honour X-Frame-Options only without frame-ancestors.
     'Content-Security-Policy':
       disposition === 'inline' && ancestors.length > 0 ? framedBy(ancestors) : SANDBOX,
     ...(filename === undefined && disposition === 'inline'
@@ -273,7 +263,7 @@ export function contentHeaders(
   }
 }
 
-/** A quoted ASCII form for old readers, the whole name for all others (RFC 6266 §4.3, RFC 8187). */
+/** A quoted ASCII name for old clients, the full name for others (RFC 6266 §4.3, RFC 8187). */
 function filenameParameters(filename: string | undefined): string {
   if (filename === undefined) return ''
   const plain = filename.replace(/[^\x20-\x7e]|["\\%]/g, '_')
@@ -286,7 +276,7 @@ function filenameParameters(filename: string | undefined): string {
 
 const LONGEST_FILENAME = 255
 
-/** The last part of a path, without control characters; undefined when nothing is left. */
+/** Returns the last part of a path without control characters; undefined if empty. */
 export function cleanFilename(name: string | null): string | undefined {
   const last = (name ?? '').split(/[\\/]/).at(-1) ?? ''
   const clean = last

@@ -1,7 +1,4 @@
-/**
- * Versions whose external attachments are to be fetched are rows of table `job`. The statement that writes the
- * version adds the row, and a worker removes it when it has fetched them.
- */
+/** Downloads of external attachments, as rows of table `job` added by the statement that writes the version. */
 
 import { leaseNext, releaseLeased } from '../../postgres/leases.ts'
 import type { Connection } from '../../postgres/statement.ts'
@@ -17,16 +14,13 @@ export interface DownloadInput {
 
 export interface Download extends LeasedJob {
   readonly input: DownloadInput
-  /** This one included. */
+  /** Includes this one. */
   readonly attempt: number
 }
 
 const EXTERNAL = /"url":\s*"https:\/\//
 
-/**
- * Nothing is fetched for a version without such an address, in another Project than its writer's, or written by the
- * service itself.
- */
+/** Skips versions without external URLs, in another Project than the writer's, or written by the service itself. */
 export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
   return {
     types: isOn ? undefined : new Set(),
@@ -53,11 +47,10 @@ export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
   }
 }
 
-/** Leases the download that has waited longest. */
 export async function leaseDownload(connection: Connection): Promise<Download | undefined> {
   return await leaseNext<Download>(connection, JOBS, {
     name: 'download-lease',
-    // A worker of the version before writes down no lease, but when others may take the job.
+    // Workers of the previous version record no lease, only the time when others may take the job.
     where: `x.kind = 'download' and (x.held is not null or x.touched <= clock_timestamp())`,
     orderBy: 'x.touched',
     set: `state = 'active', started = coalesce(x.started, clock_timestamp()),
@@ -66,7 +59,7 @@ export async function leaseDownload(connection: Connection): Promise<Download | 
   })
 }
 
-/** Another attempt after `delayMs`. False when the lease was lost. */
+/** Retries after `delayMs`. Returns false when the lease was lost. */
 export async function repeatDownload(
   connection: Connection,
   job: LeasedJob,

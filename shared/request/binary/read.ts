@@ -1,4 +1,4 @@
-/** Content of a Binary as bytes, whole or in part. https://hl7.org/fhir/R4/binary.html#rest */
+/** Binary content as bytes, with ranges. https://hl7.org/fhir/R4/binary.html#rest */
 import type { SignedVersion } from '../../access/credentials/signed-urls.ts'
 import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../../core/errors.ts'
@@ -15,21 +15,21 @@ import {
   readWhole,
 } from './content.ts'
 
-/** True unless the resource is asked for as JSON, which the SDK does first of all. */
+/** True unless JSON is preferred, as the SDK does. */
 export function wantsContent({ headers, query }: FhirRequest): boolean {
   if (query.get('_raw') === 'true') return true
   const isResource = /^\s*application\/fhir\+json/i.test(headers.accept ?? '')
   return !isResource && !query.has('_format')
 }
 
-/** `ancestors`: pages that may show it in a frame. Errors: 416. */
+/** `ancestors`: pages that may frame it. Errors: 416. */
 export function contentReply(
   services: Services,
   request: FhirRequest,
   version: Version,
   ancestors: readonly string[] = [],
 ): FhirReply {
-  // A byte range needs a strong validator; the JSON form of the version has the weak one.
+  // Ranges need a strong validator; the JSON form has a weak one.
   const headers = {
     ...versionHeaders(version),
     ETag: `"${version.ver}"`,
@@ -54,7 +54,7 @@ export function contentReply(
   }
 }
 
-/** RFC 9110 §13.1.5: with another If-Range the whole content is wanted. */
+/** RFC 9110 §13.1.5: when If-Range differs, the whole content is sent. */
 function requestedRange(
   { headers }: FhirRequest,
   validators: Readonly<Record<string, string>>,
@@ -73,13 +73,10 @@ function unsatisfiable(size: number): HttpError {
   })
 }
 
-/** More than this is not given as base64: where it is asked for, and where it came so. */
+/** Larger content is not inlined as base64: on request, and when sent as `data`. */
 const [ASKED_BYTES, DATA_BYTES] = [10 * 1024 * 1024, 5 * 1024 * 1024]
 
-/**
- * The JSON text of a Binary with its content in it, where that came as `data` or is asked for (`_data=true`) and is
- * not too large.
- */
+/** Adds content to the JSON text of a Binary if it was sent as `data` or requested (`_data=true`), up to the limits. */
 export async function withData(
   services: Services,
   version: Version,
@@ -93,7 +90,7 @@ export async function withData(
   return `${text.slice(0, -1)},"data":"${data}"}`
 }
 
-/** `GET /storage/{id}/{vid}`; the signature stands for the member it was given to. Errors: 401, 404, 410, 416. */
+/** `GET /storage/{id}/{vid}`, with the rights of the member it was signed for. Errors: 401, 404, 410, 416. */
 export async function signedContent(services: Services, request: FhirRequest): Promise<FhirReply> {
   const { signedUrls, repository, principals, config } = services
   const [, id = '', vid = '', more] = request.path.split('/')
@@ -104,7 +101,7 @@ export async function signedContent(services: Services, request: FhirRequest): P
   if (project === undefined) throw notFound()
   if (!(await mayStillRead(services, project, signed))) throw gone(ENDED)
   const version = await repository.readVersion(systemPrincipal(project), 'Binary', id, vid)
-  // The same id may exist in another Project.
+  // Another Project may have the same id.
   if (platformMeta(version).project !== project.id) throw notFound()
   return contentReply(services, request, version, config.frameAncestors)
 }
@@ -112,7 +109,7 @@ export async function signedContent(services: Services, request: FhirRequest): P
 const ENDED =
   'The address has ended: the Binary was deleted, or the member it was given to may no longer read it'
 
-/** Checks with the rights of now; an address signed for the service's own work depends on the Binary alone. */
+/** Checks current rights; URLs signed for the service itself depend on the Binary alone. */
 async function mayStillRead(
   { repository, principals }: Services,
   project: ProjectContext,
@@ -127,10 +124,7 @@ async function mayStillRead(
   return heads.get(id)?.projectId === project.id
 }
 
-/**
- * The part of `size` bytes that is asked for. Undefined is all of it: without a header, and for one
- * that is not understood or names several parts, which a server may ignore.
- */
+/** Parses a range. Undefined is everything, also for invalid or multiple ranges, which servers may ignore. */
 export function readRange(
   header: string | undefined,
   size: number,

@@ -26,7 +26,7 @@ import {
   withDeadline,
 } from './run.ts'
 
-/** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
+/** Errors: 400 for the bundle as a whole; in a transaction, the failure of any entry. */
 export async function bundle(
   context: FhirContext,
   request: BundleRequest,
@@ -46,13 +46,12 @@ export async function bundle(
 }
 
 /**
- * Entries of a stage, in this order, run concurrently in so many lanes. Those that read or write one row share
- * statements; each of the others takes a connection. What others may refer to comes first; a twin needs what the
- * entry before it has made.
+ * Concurrency of each stage, in order. Entries that share statements run in many lanes; others take a connection.
+ * Later stages need the results of earlier ones.
  */
 const LANES = { missing: 4, sharing: 256, alone: 4, twin: 4 }
 
-/** A batch in its time. When `late` aborts, entries that have not begun fail; `outer` is what may be cancelled. */
+/** A batch with a deadline. When `late` aborts, entries not yet started fail; `outer` is the cancellable context. */
 interface TimedBatch {
   readonly outer: FhirContext
   readonly inner: FhirContext
@@ -100,10 +99,9 @@ async function runBatch(
     for (const step of missing) if (await pay(step)) paid.push(step)
     const made = await createMissing(inside, paid, respond)
     if (made === undefined) return inLanes(LANES.missing, paid, runPaid)
-    // Each place belongs to the step in that place.
     for (const [i, response] of made.entries()) responses[paid[i]?.entry.index ?? 0] = response
   }
-  // Each may wait for a bot, which waits for its turn.
+  // Each may wait for a bot in the queue.
   const asks = mayAskBots(context)
   for (const { stage, items } of groupByStage(steps)) {
     const lanes = Map.groupBy(items, (step) => laneOf(stage, step, asks))
@@ -119,13 +117,9 @@ async function runBatch(
   return responses
 }
 
-/** So many searches are one statement. */
 const MOST_MISSING = 200
 
-/**
- * Creates what conditional entries have found missing, in one transaction under the locks of their criteria. Undefined
- * where one of them cannot be created: then none is, and each is to be run on its own.
- */
+/** Creates missing resources in one transaction, under the locks of their criteria; undefined if any cannot be. */
 async function createMissing(
   context: FhirContext,
   steps: readonly Step[],
@@ -153,7 +147,6 @@ async function createMissing(
   return made
 }
 
-/** Plans of the entries that can be run; `failed` gets the others. */
 function planEntries(
   context: FhirContext,
   entries: BundleRequest['entries'],
@@ -196,15 +189,12 @@ async function inLanes(
   await Promise.all(Array.from({ length: Math.min(lanes, steps.length) }, lane))
 }
 
-/** Whether there can be a conditional reference at all; looked for once, bundles are long. */
+/** True when the bundle may contain conditional references; computed once because bundles are long. */
 function asksSomewhere({ request }: FhirContext): boolean {
   return request.body?.includes('?') === true
 }
 
-/**
- * The store begins anew what PostgreSQL could not serialise: every try begins with the bundle as it
- * was sent, nothing of a rolled back one is kept.
- */
+/** Runs a transaction. The store retries serialisation failures; every attempt starts from the bundle as sent. */
 async function runTransaction(
   context: FhirContext,
   { entries }: BundleRequest,
@@ -240,23 +230,19 @@ async function runTransaction(
       { principal, conditions, oneState: plans.some(readsMore) },
     )
   } catch (error) {
-    // After any other failure it may be committed all the same; the sweep of contents will know.
+    // After other failures it may be committed; the content sweep checks.
     const isRefused = error instanceof HttpError && error.status < 500
     if (isRefused || error instanceof OffloadRequired) await undo()
     throw error
   }
 }
 
-/**
- * Reads by id are one statement, which sees one state anyway, and writes look at what they change again.
- * Searches and operations read several times.
- */
+/** True for entries that read several times. Reads by id share one snapshot; writes recheck their rows. */
 function readsMore({ entry }: EntryPlan): boolean {
   const { kind } = entry.route
   return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
 }
 
-/** Kinds of routes that write resources. */
 export const WRITES: ReadonlySet<string> = new Set([
   'create',
   'update',
@@ -305,7 +291,7 @@ async function runAll(
   return responses
 }
 
-/** All writes share their statements; those of a twin, and reads, need what was written before. */
+/** Groups steps: writes share statements; twins and reads need earlier writes. */
 function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
   const writes: Step[] = []
   const twins: Step[] = []
@@ -319,7 +305,6 @@ function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
   return [writes, twins, ...operations, reads].filter((group) => group.length > 0)
 }
 
-/** A failure inside says at which entry of the bundle it happened. */
 function atEntry(index: number, error: unknown): unknown {
   if (!(error instanceof HttpError) || error instanceof TransactionConflict) return error
   const issues = error.outcome.issue.map((item) => ({

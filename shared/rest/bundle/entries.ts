@@ -1,4 +1,4 @@
-/** The entries of a batch or transaction, read and checked. https://hl7.org/fhir/R4/http.html#transaction */
+/** Parses the entries of a batch or transaction. https://hl7.org/fhir/R4/http.html#transaction */
 import type { Config } from '../../core/config/config.ts'
 import { badRequest, badStructure, HttpError, tooCostly } from '../../core/errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
@@ -15,17 +15,16 @@ export interface Entry {
   readonly route: Route
   readonly fullUrl: string | undefined
   readonly resource: Resource | undefined
-  /** If-* headers of the entry. */
   readonly headers: Readonly<Record<string, string>>
 }
 
 export interface BundleRequest {
   readonly type: 'batch' | 'transaction'
-  /** In the order of the bundle; an error stands for an entry that cannot even be tried. */
+  /** In bundle order; an error stands for an invalid entry. */
   readonly entries: readonly (Entry | HttpError)[]
 }
 
-/** Errors: 400 for what is no batch or transaction, or one above the limits. */
+/** Errors: 400 for anything other than a batch or transaction within the limits. */
 export function readBundle(
   body: unknown,
   limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites' | 'baseUrl'>,
@@ -48,7 +47,7 @@ export function readBundle(
   return { type, entries }
 }
 
-/** Where an entry's fault is, as FHIRPath. */
+/** FHIRPath of an entry. */
 export function entryPath(index: number, below = ''): string {
   return `Bundle.entry[${index}]${below}`
 }
@@ -104,13 +103,12 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
   }
 }
 
-/** An operation may take what is no resource, a GraphQL query for one: its own reading of it decides. */
+/** An operation may accept other bodies, such as a GraphQL query; it parses its own input. */
 function entryResource(value: unknown, { kind }: Route): Resource | undefined {
   if (isResource(value)) return value
   return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
 }
 
-/** Relative to the base of the service, or below it. */
 function splitUrl(url: string, base: string): { path: string; query: URLSearchParams } {
   const mark = url.indexOf('?')
   const whole = mark < 0 ? url : url.slice(0, mark)
@@ -128,7 +126,7 @@ const CONDITIONS = [
   ['ifNoneExist', 'if-none-exist'],
 ] as const
 
-/** Errors: 400 for a condition that is no text. */
+/** Errors: 400 for a condition that is not a string. */
 function readHeaders(
   request: Readonly<Record<string, unknown>>,
   index: number,
@@ -145,19 +143,16 @@ function readHeaders(
   return headers
 }
 
-/** Below the entry. */
 function conditionPath(header: string): string {
   const [member] = CONDITIONS.find(([, name]) => name === header.toLowerCase()) ?? []
   return `.request.${member}`
 }
 
-// FHIR fixes the order whatever the order in the bundle.
-// https://hl7.org/fhir/R4/http.html#trules
+// Processing order is fixed: https://hl7.org/fhir/R4/http.html#trules
 const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] as const
 
 export type Stage = (typeof ORDER)[number]
 
-/** Sorts items into the order in which their entries are processed. */
 export function groupByStage<T extends { readonly entry: Entry }>(
   items: readonly T[],
 ): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {
@@ -174,12 +169,10 @@ function entryStage({ method, route }: Entry): Stage {
   return ORDER.find((stage) => stage === method) ?? 'GET'
 }
 
-/** An entry and the searches that decide what it does. */
 export interface EntryPlan {
   readonly entry: Entry
   readonly key: string
   readonly condition: SearchRequest | undefined
   readonly references: readonly ConditionalReference[]
-  /** The id of the new resource, where an earlier step has chosen it. */
   readonly id?: string
 }

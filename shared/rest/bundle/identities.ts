@@ -1,7 +1,6 @@
 /**
- * Which resource each writing entry of a bundle is about, found out before anything is written, so
- * that entries may refer to each other in any order and in circles. All searches that this takes,
- * those of conditional references among them, are one statement.
+ * Resolves the target of each writing entry first, so that entries may refer to each other in cycles. One statement
+ * runs all searches.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
@@ -33,32 +32,25 @@ import { type Entry, type EntryPlan, entryPath } from './entries.ts'
 export interface Identity {
   readonly type: string
   id: string
-  /** The criteria of a conditional entry. */
   readonly condition: SearchRequest | undefined
-  /** The resource that fulfils the criteria. */
   match: Version | undefined
-  /** The id was made for this entry; nothing exists under it yet. */
+  /** True when the id was generated for this entry; no such resource exists yet. */
   isNew: boolean
 }
 
-/** An entry that is ready to be carried out. */
 export interface Step {
   readonly entry: Entry
-  /** Undefined for entries that write no resource of their own. */
+  /** Undefined for entries that write no resource themselves. */
   readonly identity: Identity | undefined
-  /** An entry before it has the same criteria, found nothing and makes the resource of both. */
+  /** True when an earlier entry has the same criteria without a match, and creates the resource of both. */
   readonly isTwin: boolean
-  /** The resources that a conditional delete removes. */
   readonly matches: readonly Version[]
   readonly identities: Identities
 }
 
 const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-update'])
 
-/**
- * `hasQuestion`: the bundle holds a question mark, so there may be conditional references. Errors: 400
- * at the entry for criteria or a reference that is no search.
- */
+/** `hasQuestion`: conditional references are possible. Errors: 400 for invalid criteria or references. */
 export function planEntry(context: FhirContext, entry: Entry, hasQuestion: boolean): EntryPlan {
   const { resource } = entry
   const references =
@@ -91,10 +83,7 @@ function criteriaFor({ route, headers, query }: Entry) {
   }
 }
 
-/**
- * Plans → steps; `failed` is called for each entry that cannot be carried out, and may throw.
- * Errors of an entry: 400, 403, 412 at its url or at a reference.
- */
+/** `failed` is called for each invalid entry and may throw. Errors of an entry: 400, 403, 412. */
 export async function identify(
   context: FhirContext,
   plans: readonly EntryPlan[],
@@ -133,7 +122,7 @@ export async function identify(
   return identified.map((step) => ({ ...step, identities }))
 }
 
-/** Errors: 412 for more than may be deleted. */
+/** Errors: 412 for more matches than may be deleted. */
 function deletedBy({ entry, key, condition }: EntryPlan, matches: Matches): readonly Version[] {
   if (entry.route.kind !== 'conditional-delete' || condition === undefined) return []
   const found = matches.get(key)
@@ -217,7 +206,7 @@ function unmatched(context: FhirContext, plan: EntryPlan, type: string): Identit
   return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
 }
 
-/** Errors: 400 for an update of another resource than the one that matches. */
+/** Errors: 400 when an update has another id than the match. */
 function requireMatchedId({ route, resource }: Entry, { type, id }: Version): void {
   const sent = route.kind === 'conditional-update' ? resource?.id : undefined
   if (sent !== undefined && normalId(sent) !== id) {
@@ -236,10 +225,7 @@ function severalMatches(entry: Entry): HttpError {
   return new HttpError(412, outcome(id, ...issues.map((item) => ({ ...item, expression }))))
 }
 
-/**
- * Another request has made what this entry was to make: from now on the entry, its twins and links to it mean that
- * resource. Errors: 409 once an entry refers to the id that was made for this one.
- */
+/** Switches to a match that another request created. Errors: 409 once an entry refers to the generated id. */
 export function takeMatch(identity: Identity, { targets, used }: Identities, match: Version): void {
   const target = `${identity.type}/${identity.id}`
   if (used.has(target)) throw conflict('Too many concurrent changes, try again')
@@ -249,7 +235,6 @@ export function takeMatch(identity: Identity, { targets, used }: Identities, mat
   Object.assign(identity, { id: match.id, match, isNew: false })
 }
 
-/** The resources that links inside a bundle stand for. */
 function mapBundleLinks(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
   targets: ReadonlyMap<string, string>,
@@ -262,7 +247,7 @@ function mapBundleLinks(
     if (/^urn:/i.test(fullUrl)) links.set(urnKey(fullUrl), target)
     else if (method === 'POST') {
       links.set(fullUrl, target)
-      // Relative references are relative to the base of the entry's own address.
+      // Relative references resolve against the base of the entry's fullUrl.
       const relative = /[A-Za-z]+\/[A-Za-z0-9\-.]{1,64}$/.exec(fullUrl)?.[0]
       if (relative !== undefined) links.set(relative, target)
     }
@@ -286,18 +271,17 @@ export function requireDistinct(steps: readonly Step[]): void {
   }
 }
 
-// * Links between the entries of one bundle: `urn:uuid:…` and `urn:oid:…`, wherever they stand in a
-// string, and absolute addresses of entries that get a new id.
+// Links between entries: `urn:uuid:…` and `urn:oid:…` anywhere in a string, and absolute URLs of new resources.
 // https://hl7.org/fhir/R4/http.html#trules
 
 interface Identities {
   /** fullUrl of an entry → `Type/id` it stands for. */
   readonly targets: Map<string, string>
-  /** Targets that entries refer to which were carried out. */
+  /** Targets referred to by entries that have run. */
   readonly used: Set<string>
 }
 
-/** The resource or patch with every link replaced; the same value when there is none. */
+/** Replaces every link; returns the same value if there is none. */
 export function replaceLinks<T>(content: T, identities: Identities): T {
   if (identities.targets.size === 0) return content
   return mapStrings(content, (text, name) => rewriteText(text, identities, name))
@@ -321,21 +305,17 @@ function rewriteText(text: string, identities: Identities, name: string): string
   })
 }
 
-/** One spelling of a urn: percent signs decoded, hexadecimal digits in lower case. */
+/** Normalises a urn: percent signs decoded, lower case. */
 function urnKey(urn: string): string {
   return urn.replaceAll(/%3A/gi, ':').toLowerCase()
 }
 
-/*
- * Conditional references to what their own bundle makes. They are resolved after everything else is done, so they
- * may mean an entry with the same criteria, or one that carries the identifier they ask for.
- * https://hl7.org/fhir/R4/http.html#trules
- */
+/** Conditional references to the same bundle are resolved last. https://hl7.org/fhir/R4/http.html#trules */
 
-/** The resources that entries create, as `Type/id`, by the criteria that find them. */
+/** Created resources as `Type/id`, by the criteria that match them. */
 type Made = ReadonlyMap<string, readonly string[]>
 
-/** Gives ids to what the plans create, so that references are known beforehand. */
+/** Assigns ids to new resources, so that references can be resolved early. */
 function planMade(
   plans: readonly EntryPlan[],
   matches: Matches,
@@ -356,7 +336,7 @@ function planMade(
   return { plans: named, made }
 }
 
-/** Undefined for entries that make nothing, or something under an id that they name. */
+/** Returns undefined for entries that create nothing or name the id. */
 function typeMade({ entry, key, condition }: EntryPlan, matches: Matches): string | undefined {
   const { route, resource } = entry
   if (route.kind !== 'create' && route.kind !== 'conditional-update') return undefined

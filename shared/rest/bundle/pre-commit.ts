@@ -1,7 +1,4 @@
-/**
- * The entries of a transaction as pre-commit bots leave them. Bots are asked before the transaction is opened,
- * about what its entries would write as things are then; where these are otherwise inside, nothing is written.
- */
+/** Pre-commit bots run before a transaction opens; if a target differs inside, the transaction fails. */
 import { conflict } from '../../core/errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { writeOptions } from '../../request/reply.ts'
@@ -16,11 +13,11 @@ import { entryInteraction, readEntryPatch, requireEntryResource, throwIfCancelle
 
 export interface PreCommittedPlans {
   readonly plans: readonly EntryPlan[]
-  /** Errors: 409 when other resources are meant than bots were asked about. */
+  /** Errors: 409 when an entry's target differs from the one that bots saw. */
   check(steps: readonly Step[]): void
 }
 
-/** `failed` gets the entry of an error. Errors: those of the entries and of the bots. */
+/** `failed` receives the entry of an error. Errors: those of the entries and of the bots. */
 export async function runPreCommitBots(
   context: FhirContext,
   plans: readonly EntryPlan[],
@@ -57,7 +54,6 @@ function meantBy(steps: readonly Step[]): string {
   )
 }
 
-/** The entry with what a bot has made of its resource. */
 async function askAbout(outer: FhirContext, step: Step): Promise<Entry> {
   const { entry, identity, identities, isTwin, matches } = step
   const { route } = entry
@@ -112,7 +108,7 @@ async function askAboutNew(
   const sent = { ...resource, id }
   const next = await beforeWrite(context, 'create', sent)
   if (next === sent) return entry
-  // The id is the entry's to say, or is made for it.
+  // The id is the entry's own, or generated.
   const { id: _id, ...rest } = next
   return { ...entry, resource: body.id === undefined ? rest : { ...rest, id: body.id } }
 }

@@ -1,7 +1,4 @@
-/**
- * One entry of a bundle: carried out like a request of its own, within the time of the bundle, and answered as an
- * entry.
- */
+/** Runs one entry of a bundle like a separate request, within the bundle's deadline. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -37,14 +34,14 @@ import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
 import { type Identity, replaceLinks, type Step, takeMatch } from './identities.ts'
 
-/** The router, handed down because it leads here. */
+/** The router, passed in because it imports this module. */
 export type Respond = (
   services: Services,
   principal: Principal,
   request: FhirRequest,
 ) => Promise<FhirReply>
 
-/** `isLocked`: nobody else can decide on the conditions of this bundle until it is done. */
+/** `isLocked`: the bundle's criteria are locked until it ends. */
 export async function runEntry(
   outer: FhirContext,
   step: Step,
@@ -53,14 +50,14 @@ export async function runEntry(
 ): Promise<ResponseEntry> {
   const context = entryInteraction(outer, step)
   const reply = await carryOut(context, step, respond, isLocked).catch((error: unknown) => {
-    // A transaction begins anew elsewhere as a whole.
+    // A transaction is offloaded as a whole.
     if (!(error instanceof OffloadRequired) || isLocked) throw error
     return carryOutElsewhere(context, step)
   })
   return toResponseEntry(step, { ...reply, body: await wholeBody(reply) })
 }
 
-/** An update or a patch as a request of its own, whose condition is decided. Errors: as the entry itself. */
+/** Offloads an update or patch whose condition is already resolved. Errors: as the entry itself. */
 async function carryOutElsewhere(
   { request }: FhirContext,
   { entry, identity, identities }: Step,
@@ -81,12 +78,11 @@ async function carryOutElsewhere(
   })
 }
 
-/** An entry as a request of its own. */
 export function entryInteraction(outer: FhirContext, { entry }: Step): FhirContext {
   return { ...outer, request: entryRequest(outer.request, entry) }
 }
 
-/** The deletions of a conditional delete, one piece of work each: the pieces of a transaction share statements. */
+/** Splits a conditional delete into one task per match: tasks of a transaction share statements. */
 export function deletions(context: FhirContext, { matches }: Step) {
   const { principal } = context
   return matches.map(({ type, id }) => async (repository: Repository) => {
@@ -135,7 +131,7 @@ async function carryOut(
   }
 }
 
-/** In a transaction the matches are deleted by `deletions`. */
+/** In a transaction, `deletions` deletes the matches. */
 async function deleteMatches(
   context: FhirContext,
   type: string,
@@ -151,13 +147,13 @@ async function deleteMatches(
   return deletedReply(context, await afterDeletion(context, deleted))
 }
 
-/** Errors: 400 for an entry that has none. */
+/** Errors: 400 for an entry without a resource. */
 export function requireEntryResource({ resource, index }: Entry): Resource {
   if (resource !== undefined) return resource
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
 }
 
-/** A resource that fulfils the criteria is there already: it is the answer, and the body only has to be valid. */
+/** Returns the existing match; the body must still be valid. */
 async function answerMatch(
   context: FhirContext,
   { type, id, match }: Identity,
@@ -170,7 +166,7 @@ async function answerMatch(
   return finishWrite(context, { ...version, outcome: 'unchanged' })
 }
 
-/** Creates under the id that other entries refer to, unless another request has made a match. */
+/** Creates under the id that other entries refer to, unless another request has created a match. */
 async function createMatched(
   context: FhirContext,
   { entry, identities }: Step,
@@ -193,7 +189,7 @@ async function createMatched(
   return finishWrite(context, written, warnings)
 }
 
-/** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
+/** A JSON Patch is sent as a Binary. https://hl7.org/fhir/R4/http.html#patch */
 export function readEntryPatch(body: Resource, { index }: Entry): unknown {
   if (body.resourceType !== 'Binary') return body
   if (typeof body.data !== 'string') {
@@ -211,7 +207,7 @@ function entryRequest(outer: FhirRequest, entry: Entry): FhirRequest {
     query: entry.query,
     queryText: undefined,
     headers: {
-      // An entry holds resources only: of a Binary never the bare content.
+      // An entry contains resources: never the raw content of a Binary.
       accept: 'application/fhir+json',
       prefer,
       'x-medplum': outer.headers['x-medplum'],
@@ -244,14 +240,14 @@ function entryLocation({ route }: Entry, identity: Identity | undefined): string
   return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
 }
 
-/** The answer of an operation need not be FHIR: an object stands there itself, all else travels as a Binary. */
+/** Wraps the response of an operation in a Binary, unless it is a JSON object. */
 function resourceText(text: string, contentType = 'application/octet-stream'): string {
   if (text.startsWith('{') && /[/+]json\b/.test(contentType)) return text
   const data = Buffer.from(text).toString('base64')
   return JSON.stringify({ resourceType: 'Binary', contentType, data })
 }
 
-/** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
+/** Response of a failed batch entry; server errors are logged and shown without details. */
 export function failedEntry(
   context: FhirContext,
   error: unknown,
@@ -269,12 +265,9 @@ export function failedEntry(
   return { status: 500, outcome: JSON.stringify(failure) }
 }
 
-/*
- * The wall time of a batch or transaction. The signal of its request aborts then, which cancels searches, GraphQL and
- * runs of bots; a write ends within the time of its statement.
- */
+/** Deadline of a batch or transaction: cancels searches, GraphQL and bots; a write ends by its statement timeout. */
 
-/** Nobody waits for what was accepted to be done later, so it may take its time: `late` never aborts. */
+/** For asynchronous requests, `late` never aborts. */
 export async function withDeadline<T>(
   outer: FhirContext,
   work: (inner: FhirContext, late: AbortSignal) => Promise<T>,
@@ -292,15 +285,15 @@ export async function withDeadline<T>(
   }
 }
 
-/** Throws why a request is not to go on: an accepted one was cancelled, or its time is over. */
+/** Throws the reason when an accepted request is cancelled or over time. */
 export function throwIfCancelled({ request }: FhirContext): void {
   if (request.signal?.reason instanceof HttpError) throw request.signal.reason
 }
 
 interface ResponseBudget {
-  /** Errors: 400 too-costly once an answer had no room. */
+  /** Errors: 400 too-costly once a response exceeded the size limit. */
   require(): void
-  /** The answer of an entry. Errors: 400 too-costly when it has no room. */
+  /** Adds the response of an entry. Errors: 400 too-costly above the size limit. */
   fill(step: Step, response: ResponseEntry): ResponseEntry
 }
 

@@ -1,7 +1,4 @@
-/**
- * FHIRPath Patch (https://hl7.org/fhir/R4/fhirpatch.html): operations in a Parameters resource, each
- * on what its path selects. As in JSON Patch nothing is changed in place.
- */
+/** FHIRPath Patch: https://hl7.org/fhir/R4/fhirpatch.html. Copies changed objects, like JSON Patch. */
 import { badRequest, tooCostly } from '../../core/errors.ts'
 import { parseBody } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
@@ -30,20 +27,17 @@ type FhirPathOperation = { readonly path: string; readonly select: NodePath } & 
 )
 
 const MAX_OPERATIONS = 200
-/** Characters of all paths, which have to be compiled. */
+/** Total characters of all paths, which must be compiled. */
 const MAX_PATHS = 5_000
 
-/** Checks the operations of a Parameters resource. Errors: 400. */
 function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOperation[] {
   const paths = parameters.map((parts) => parts.get('path')?.valueString)
   if (paths.join('').length > MAX_PATHS) throw tooCostly('The paths of this patch are too long')
   return parameters.map(readOperation)
 }
 
-/** The parts of an operation by name. */
 export type Parts = ReadonlyMap<string, Record<string, unknown>>
 
-/** The parts of every operation, by name. Errors: 400. */
 function readOperationParts({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
   if (!Array.isArray(parameter)) throw badRequest('Patch operations must be an array', 'parameter')
   if (parameter.length > MAX_OPERATIONS) {
@@ -119,12 +113,12 @@ function requireValue(parts: Parts, index: number): PatchValue {
   return value
 }
 
-/** The patched resource. Errors: 400 with the index and path of the operation that failed. */
+/** Returns the patched resource. Errors: 400 with the index and path of the failed operation. */
 function applyFhirPathPatch(
   resource: Resource,
   operations: readonly FhirPathOperation[],
 ): Resource {
-  // Outside of the batch, because a large resource needs more time than an expression may take.
+  // Outside the batch: converting a large resource may exceed its time limit.
   plain(resource)
   const document = withinLimits(() =>
     operations.reduce<Record<string, unknown>>(applyOne, resource),
@@ -232,7 +226,6 @@ interface NamedValue {
   readonly value: PatchValue
 }
 
-/** Undefined when the part has no value. */
 function readPatchValue(part: Record<string, unknown> = {}): PatchValue | undefined {
   if (isObject(part.resource)) return { type: '', value: part.resource }
   if (Array.isArray(part.part)) return readParts(part.part)
@@ -253,7 +246,7 @@ function readParts(parts: readonly unknown[]): PatchValue | undefined {
   return { type: '', parts: values }
 }
 
-/** The property that a value gets as an element of a shape. */
+/** Returns the property that holds a value as an element of a shape. */
 function requireProperty(shape: Shape, element: string, { type }: PatchValue): Property {
   const property = propertyFor(shape, element, type)
   if (property === undefined)
@@ -261,7 +254,6 @@ function requireProperty(shape: Shape, element: string, { type }: PatchValue): P
   return property
 }
 
-/** The value as it stands under its property. */
 function toSlot(property: Property, value: PatchValue): Slot {
   if (!('parts' in value)) return { value: value.value, twin: value.twin }
   const shape = property.shape?.()
@@ -277,7 +269,7 @@ function toSlot(property: Property, value: PatchValue): Slot {
   return { value: [...elements].reduce((object, [inner, slots]) => put(object, inner, slots), {}) }
 }
 
-/** Compiles a patch into a function on the current resource. Errors: 400, here and there. */
+/** Compiles a patch to a function of the current resource. Errors: 400, here and there. */
 export function compilePatch(body: unknown): (resource: Resource) => Resource {
   if (!isResource(body) || body.resourceType !== 'Parameters') {
     const operations = readPatch(body)
@@ -292,7 +284,7 @@ export function compilePatch(body: unknown): (resource: Resource) => Resource {
   return (resource) => applyFhirPathPatch(resource, operations)
 }
 
-/** The form of the Medplum SDK: parts `op`, `path`, `from`, and `value` as JSON in a text. */
+/** Medplum SDK format: parts `op`, `path`, `from`, and `value` as JSON text. */
 function jsonOperation(parts: Parts): Record<string, unknown> {
   const operation: Record<string, unknown> = {}
   for (const [name, part] of parts) {

@@ -1,8 +1,4 @@
-/**
- * JSON Patch (RFC 6902) on a resource. The document is never changed in place: every operation
- * copies the objects on its path and shares the rest, so decimals keep their text and a failing
- * patch leaves nothing behind.
- */
+/** JSON Patch (RFC 6902). Operations copy objects, so decimals keep their text and a failed patch changes nothing. */
 import { badRequest, type HttpError, tooCostly } from '../../core/errors.ts'
 import { isDecimal, isDeeper, MAX_DEPTH } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -15,10 +11,10 @@ interface PatchOperation {
 }
 
 const MAX_OPERATIONS = 1000
-/** Copies may add this many JSON values, so that a patch cannot double a document again and again. */
+/** Limit of JSON values added by copies, so that a patch cannot double a document repeatedly. */
 const MAX_COPIED = 100_000
 
-/** Checks the shape of a patch document. Errors: 400. */
+/** Errors: 400 for a malformed patch document. */
 export function readPatch(body: unknown): readonly PatchOperation[] {
   if (!Array.isArray(body)) throw badRequest('Patch body must be an array')
   if (body.length > MAX_OPERATIONS) throw tooCostly(`More than ${MAX_OPERATIONS} patch operations`)
@@ -49,7 +45,7 @@ function readOperation(item: unknown, index: number): PatchOperation {
   }
 }
 
-/** The patched resource. Errors: 400 with the index and path of the operation that failed. */
+/** Returns the patched resource. Errors: 400 with the index and path of the failed operation. */
 export function applyPatch(resource: Resource, operations: readonly PatchOperation[]): Resource {
   let document: unknown = resource
   let copied = 0
@@ -68,7 +64,7 @@ export function applyPatch(resource: Resource, operations: readonly PatchOperati
   return requireSameResource(resource, document)
 }
 
-/** The patched document, if it is still that resource. Errors: 400. */
+/** Returns the document if it has the same type and id. Errors: 400. */
 export function requireSameResource(resource: Resource, document: unknown): Resource {
   if (!isObject(document) || document.resourceType !== resource.resourceType) {
     throw badRequest('Incorrect resource type', 'resourceType')
@@ -78,7 +74,7 @@ export function requireSameResource(resource: Resource, document: unknown): Reso
   return document as Resource
 }
 
-/** Why one operation cannot be applied; becomes a 400 with its index and path. */
+/** Failure of one operation; becomes a 400 with its index and path. */
 export class PatchFault extends Error {}
 
 function applyOne(document: unknown, operation: PatchOperation): unknown {
@@ -208,7 +204,7 @@ function isSame(a: unknown, b: unknown): boolean {
   )
 }
 
-/** Counts JSON values, and a text as one for each ten characters, giving up above `limit`. */
+/** Counts JSON values, and ten characters of text as one; stops above `limit`. */
 function estimateSize(value: unknown, limit: number): number {
   if (typeof value === 'string') return 1 + Math.floor(value.length / 10)
   if (typeof value !== 'object' || value === null) return 1
@@ -220,7 +216,6 @@ function estimateSize(value: unknown, limit: number): number {
   return size
 }
 
-/** 400 that names the operation. */
 export function patchError(index: number, path: unknown, why: string): HttpError {
   const where = typeof path === 'string' ? ` (${path.slice(0, 200)})` : ''
   return badRequest(`Patch operation ${index}${where} ${why}`)

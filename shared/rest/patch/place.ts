@@ -1,8 +1,6 @@
 /**
- * Where a FHIRPath node stands in the JSON of its resource, and how the elements there are changed. An
- * element of a primitive type has two halves in JSON, the value under its name and id and extensions
- * under `_name`; in lists both are aligned (https://hl7.org/fhir/R4/json.html#primitive). A Slot holds
- * both halves, so that they move together.
+ * Locates and changes FHIRPath nodes in JSON. A Slot holds both halves of a primitive, its value and its `_name`
+ * object, so that they move together. https://hl7.org/fhir/R4/json.html#primitive
  */
 import type { ResourceNode } from 'fhirpath'
 import { isResourceType } from '../../fhir/definitions.ts'
@@ -11,25 +9,22 @@ import { isObject } from '../../fhir/resource.ts'
 import { plain } from '../../fhirpath/path.ts'
 import { getShape, type Property, type Shape } from '../../validation/shapes.ts'
 
-/** An object of the document. */
 type Json = Readonly<Record<string, unknown>>
 type Steps = readonly (string | number)[]
 
-/** An object of the resource, or the twin of a primitive: what elements can stand in. */
+/** Container of elements: an object of the resource, or the `_name` object of a primitive. */
 export interface Holder {
   readonly steps: Steps
-  /** Undefined where a primitive has no twin yet. */
+  /** Undefined when a primitive has no `_name` object yet. */
   readonly value: Json | undefined
   readonly shape: Shape
 }
 
-/** An element in its holder. */
 export interface PatchedElement {
   readonly holder: Holder
-  /** The name in FHIRPath, which for a choice has no type. */
+  /** FHIRPath name; for a choice, without the type. */
   readonly element: string
   readonly property: Property
-  /** 0 for what is no list. */
   readonly index: number
 }
 
@@ -38,7 +33,7 @@ export interface Slot {
   readonly twin?: unknown
 }
 
-/** The place of a node; `'root'` for the resource itself, undefined for a node of another resource. */
+/** Returns the place of a node; `'root'` for the resource itself, undefined for a node of another resource. */
 export function locateNode(
   document: Json,
   node: ResourceNode,
@@ -52,7 +47,6 @@ export function locateNode(
   return property && { holder, element, property, index: node.index ?? 0 }
 }
 
-/** The element of a place as something that has elements itself. */
 export function holderAt(document: Json, place: PatchedElement | 'root'): Holder | undefined {
   if (place === 'root') return asHolder([], document, undefined)
   const { holder, property, index } = place
@@ -72,7 +66,6 @@ function asHolder(steps: Steps, value: unknown, shape: Shape | undefined): Holde
   return { steps, value: json, shape: getShape(type) }
 }
 
-/** The property under which an element of a holder stands, if it is there. */
 export function presentProperty(
   { shape, value = {} }: Holder,
   element: string,
@@ -82,7 +75,7 @@ export function presentProperty(
   return name === undefined ? undefined : shape.properties.get(name)
 }
 
-/** The property for a value of a type ("Quantity"); undefined when the shape has no such element. */
+/** Returns the property for a value of a type ("Quantity"); undefined when the shape has no such element. */
 export function propertyFor(shape: Shape, element: string, type: string): Property | undefined {
   const name = choiceNames(shape, element).find((name) => name === element + type) ?? element
   const property = shape.properties.get(name)
@@ -93,7 +86,6 @@ function choiceNames(shape: Shape, element: string): readonly string[] {
   return shape.choices.find((choice) => choice.element === `${element}[x]`)?.names ?? []
 }
 
-/** The elements of one name in a holder. */
 export function elementSlots({ value = {} }: Holder, { name, isArray }: Property): readonly Slot[] {
   const values = toItems(value[name], isArray)
   const twins = toItems(value[`_${name}`], isArray)
@@ -111,10 +103,7 @@ interface Slots {
   readonly other?: { readonly property: Property; readonly slots: readonly Slot[] } | undefined
 }
 
-/**
- * The document with other elements in the place of those of one name; what is left empty goes. A
- * choice may get its `other` type.
- */
+/** Replaces the elements of one name and drops empty parents. A choice may change to its `other` type. */
 export function withSlots(
   document: Json,
   { steps }: Holder,
@@ -125,11 +114,9 @@ export function withSlots(
     const changed = put(holder, property, slots)
     return other === undefined ? changed : put(changed, other.property, other.slots)
   }
-  // A resource is changed into an object at least.
   return changeAt(document, steps, change) as Json
 }
 
-/** The object with the elements of one name. */
 export function put(holder: Json, { name, isArray }: Property, slots: readonly Slot[]): Json {
   const values = slots.map(({ value }) => value ?? null)
   const twins = slots.map(({ twin }) => twin ?? null)
@@ -157,7 +144,7 @@ function changeAt(
   return withMember(object, step, isEmpty(member) ? undefined : member)
 }
 
-/** Undefined for a list of nothing but null. */
+/** Returns undefined for a list of nulls. */
 function filled(items: readonly unknown[]): readonly unknown[] | undefined {
   return items.some((item) => item !== null) ? items : undefined
 }

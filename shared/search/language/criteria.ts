@@ -1,7 +1,4 @@
-/**
- * One `name=value` of a query → Criterion: chains, `_has`, `_list` and `_filter` around Conditions.
- * https://hl7.org/fhir/R4/search.html#chaining, #has
- */
+/** Parses one `name=value` of a query to a Criterion. https://hl7.org/fhir/R4/search.html#chaining, #has */
 import { badRequest, type HttpError, notSupported, tooCostly } from '../../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type {
@@ -36,7 +33,7 @@ const MAX_JOINS = 250
 const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s
 const CHAIN = /^([^:.]+)(?::([^:.]*))?\.(.+)$/s
 
-/** Undefined for an empty value. Errors: 400 for what no handling can ignore. */
+/** Returns undefined for an empty value. Errors: 400 for faults that lenient handling must not ignore. */
 export function readCriterion(
   type: string,
   name: string,
@@ -84,7 +81,7 @@ function readEnd(type = '', read: ReadEnd): readonly JoinEnd[] | Refusal | undef
   return [{ type, criterion }]
 }
 
-/** Without a type a chain leads to every target for which the rest of it means something. */
+/** A chain without a type covers each target type for which the rest is valid. */
 function readEnds(
   types: readonly string[],
   read: ReadEnd,
@@ -107,7 +104,7 @@ const [ALWAYS, NEVER] = ['false', 'true'].map((value): Condition => {
   return { code: '_lastUpdated', type: 'date', modifier: 'missing', values: [value] }
 }) as [Condition, Condition]
 
-/** The types of what a chain ends with, or of what refers. Errors: 400. */
+/** Restricts the types at the end of a chain or `_has`. Errors: 400. */
 function ofType(type: string, value: string): Condition {
   const types = value.split(',').map((name) => requireType(name, '_type'))
   return types.includes(type) ? ALWAYS : NEVER
@@ -134,7 +131,7 @@ function readHas(
   return { kind: 'has', code, ends }
 }
 
-/** Members of a List are those its items refer to. https://hl7.org/fhir/R4/search.html#list */
+/** Members of a List are the targets of its items. https://hl7.org/fhir/R4/search.html#list */
 function readList(
   type: string,
   name: string,
@@ -161,7 +158,7 @@ function countJoins(scope: CriteriaScope, count: number): void {
   }
 }
 
-/** A parameter to search by. Errors: 400 for one of the Project's own that is not indexed yet. */
+/** Returns the search parameter. Errors: 400 while a Project's own parameter is not indexed yet. */
 export function readyParameter(
   type: string,
   code: string,
@@ -183,13 +180,10 @@ export function isReady(parameter: SearchParameter): boolean {
   return !('isReady' in parameter) || parameter.isReady === true
 }
 
-// One parameter without a chain → Condition: which there are, which modifiers, which values.
-
 const MAX_VALUES = 1000
 
 const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
 
-/** Any other is refused. */
 const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
   token: [
     ...['not', 'missing', 'text', 'of-type', 'contains'],
@@ -205,10 +199,9 @@ const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
   special: [],
 }
 
-/** With these the value is no token. */
+/** The value of these modifiers is not a token. */
 const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
 
-/** The token parameters that `:contains` is good for. */
 const CONTACTS = new Set(['email', 'phone', 'telecom'])
 
 interface Named {
@@ -216,7 +209,7 @@ interface Named {
   readonly modifier: string | undefined
 }
 
-/** Reads a name without a chain. An impossible modifier throws always. */
+/** Parses a name without a chain. Always throws for an impossible modifier. */
 function readName(type: string, name: string, { own }: CriteriaScope): Named | Refusal {
   const colon = name.indexOf(':')
   const code = colon === -1 ? name : name.slice(0, colon)
@@ -250,12 +243,11 @@ function checkModifier(parameter: SearchParameter, modifier: string): void {
   throw badRequest(`Invalid modifier :${modifier} for ${id}`)
 }
 
-/** A project is what every resource has. */
 function isOfProject({ code }: SearchParameter, modifier: string): boolean {
   return code === '_project' && modifier === 'missing'
 }
 
-/** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */
+/** Returns undefined for empty values. Errors: 400 for a value of the wrong type. */
 function readCondition(
   type: string,
   name: string,
@@ -282,7 +274,7 @@ function readCondition(
   }
 }
 
-/** Our own absolute references become `Type/id`; so does `_id=Patient/1` of Patient become `1`. */
+/** Rewrites the server's own absolute references to `Type/id`, and `_id=Patient/1` of Patient to `1`. */
 function relative(
   type: string,
   parameter: SearchParameter,

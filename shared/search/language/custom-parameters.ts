@@ -1,7 +1,4 @@
-/**
- * Search parameters that a Project defines for itself, as SearchParameter resources.
- * https://hl7.org/fhir/R4/searchparameter.html
- */
+/** Search parameters defined by a Project. https://hl7.org/fhir/R4/searchparameter.html */
 
 import { badRequest, HttpError, notSupported } from '../../core/errors.ts'
 import {
@@ -30,10 +27,7 @@ const TYPES: ReadonlySet<string> = new Set([
 ])
 const CODE = /^[A-Za-z][A-Za-z0-9_-]{0,63}$/
 
-/**
- * Returns the definitions of an active SearchParameter, one a base type; none where it repeats the standard.
- * Errors: 400 with the element at fault.
- */
+/** Returns a definition per base type, unless it repeats the standard. Errors: 400 with the element at fault. */
 export function parameterDefinitions(resource: Resource): readonly Definition[] {
   const { status, code, url, type, base, expression } = resource
   if (status !== 'active') return []
@@ -48,7 +42,6 @@ export function parameterDefinitions(resource: Resource): readonly Definition[] 
   if (bases.length === 0) throw fault('base', `${code} has no base`)
   const common = {
     code,
-    // As checked above.
     type: type as SearchParamType,
     url: String(url),
     ...readTargets(resource),
@@ -69,7 +62,7 @@ export function parameterDefinitions(resource: Resource): readonly Definition[] 
   })
 }
 
-/** The part of a union that speaks of a type: each type of a parameter keeps its own. */
+/** Returns the alternatives of a union that apply to a type. */
 export function partFor(base: string, expression: string): string | undefined {
   const own = splitUnion(expression).filter((part) => {
     const root = /^\(*([A-Z]\w*)/.exec(part)?.[1]
@@ -78,7 +71,7 @@ export function partFor(base: string, expression: string): string | undefined {
   return own.length === 0 ? undefined : own.join(' | ')
 }
 
-/** At bars outside of brackets and texts. */
+/** Splits at bars outside brackets and strings. */
 function splitUnion(expression: string): string[] {
   const parts: string[] = []
   let depth = 0
@@ -93,7 +86,6 @@ function splitUnion(expression: string): string[] {
   return [...parts, expression.slice(start).trim()]
 }
 
-/** Data types that a parameter of a type can read. */
 const READABLE: Readonly<Record<SearchParamType, ReadonlySet<string>>> = {
   token: new Set([
     ...['code', 'Coding', 'CodeableConcept', 'Identifier', 'ContactPoint', 'boolean'],
@@ -109,12 +101,11 @@ const READABLE: Readonly<Record<SearchParamType, ReadonlySet<string>>> = {
   special: new Set(),
 }
 
-/** True for types of an extension's value that a parameter can read. */
 export function isReadable(parameter: SearchParamType, type: string): boolean {
   return parameter === 'composite' || READABLE[parameter].has(type)
 }
 
-/** Errors: 400 for an expression that is none, names no element or yields nothing of use. */
+/** Errors: 400 for an invalid expression, an unknown element or values that cannot be indexed. */
 function isGeneral(
   base: string,
   expression: string,
@@ -151,7 +142,6 @@ function readTargets({ target }: Resource): { targets?: readonly string[] } {
   return targets.length === 0 ? {} : { targets }
 }
 
-/** They are of the types that parameters of the standard have. */
 function readComponents(
   { component }: Resource,
   bases: readonly unknown[],

@@ -1,7 +1,4 @@
-/**
- * `_filter` → Criterion. `and` and `or` bind alike, from left to right; only parentheses group.
- * https://hl7.org/fhir/R4/search_filter.html
- */
+/** Parses `_filter`. `and` and `or` have equal precedence. https://hl7.org/fhir/R4/search_filter.html */
 import { badRequest, notSupported, tooCostly } from '../../core/errors.ts'
 import { resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../../fhir/definitions-data.ts'
@@ -10,12 +7,11 @@ import type { Condition, Criterion, Refusal } from './search-request.ts'
 const MAX_DEPTH = 16
 const MAX_COMPARISONS = 64
 
-/** Reads a path with a modifier as the name of a parameter would be read. */
 type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
 
 /**
- * A refusal of one comparison is one of the whole: what `and`, `or` and `not` say of the rest without it
- * is something else. Errors: 400 for what does not parse, an unknown operator, too many comparisons.
+ * Refuses the whole filter when one comparison is refused: dropping it would change the meaning of the rest. Errors:
+ * 400 for a syntax error, an unknown operator, too many comparisons.
  */
 export function readFilter(
   type: string,
@@ -115,7 +111,7 @@ const OPERATORS = [
   ...['co', 'sw', 'ew', 'pr', 'po', 'ss', 'sb', 'in', 'ni', 're', 'identifier'],
 ]
 
-/** Operators as the modifiers that say the same; an empty one is the parameter's own comparison. */
+/** Operators as equivalent modifiers; empty for the parameter's default comparison. */
 const MODIFIERS: Readonly<Partial<Record<SearchParamType, Readonly<Record<string, string>>>>> = {
   string: { eq: ':exact', ne: ':exact', co: ':contains', sw: '', ew: ':contains' },
   token: { eq: '', ne: '', co: ':contains', in: ':in', ni: ':not-in', ss: ':below', sb: ':above' },
@@ -136,7 +132,7 @@ function compare(
   { operator, value, read }: Comparison,
 ): Criterion | Refusal {
   if (!OPERATORS.includes(operator)) throw badRequest(`Invalid operator: ${operator}`, '_filter')
-  // A bar parts system and code here as elsewhere; a comma means itself.
+  // A bar separates system and code as in parameters; a comma is literal.
   const text = value.replace(/[\\,$]/g, '\\$&')
   if (operator === 'pr') {
     if (value !== 'true' && value !== 'false') throw badRequest('pr takes true or false', '_filter')
@@ -146,7 +142,6 @@ function compare(
   if (isOrdered && PREFIXES.includes(operator)) {
     return required(read(path, `${operator}${text}`), path)
   }
-  // An unknown parameter is refused by `read`, with its own words.
   const modifier = kind === undefined ? '' : MODIFIERS[kind]?.[operator]
   if (modifier === undefined) {
     throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
@@ -163,7 +158,6 @@ function required(found: Criterion | Refusal | undefined, path: string): Criteri
   return found
 }
 
-/** The type of what a path ends with; undefined for an unknown one. */
 function endType(
   type: string,
   path: string,
@@ -180,7 +174,6 @@ function endType(
   return undefined
 }
 
-/** Changes the Conditions that chains end with. */
 function mapEnds(criterion: Criterion, change: (condition: Condition) => Criterion): Criterion {
   if (!('kind' in criterion)) return change(criterion)
   if (criterion.kind !== 'chain') return criterion

@@ -1,6 +1,6 @@
 /**
- * The elements that a search parameter reads, and what reference parameters find there. Whoever may not see them
- * may not search by it either.
+ * Elements that a search parameter reads, and references found there. Callers that may not see these elements may not
+ * search by the parameter.
  */
 import { searchParameter, searchParameters, storedParameters } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
@@ -11,10 +11,7 @@ import { type Expression, parsePath } from '../../fhirpath/parse.ts'
 
 const READS_ALL: ReadonlySet<string> = new Set(['_text', '_content', '_score'])
 
-/**
- * Element paths below the type, `name.family`; a choice is named without its type. Undefined: it reads
- * all of the resource, or may, as a parameter of a Project's own.
- */
+/** Returns element paths without choice suffixes, such as `name.family`; undefined for the whole resource. */
 export function pathsRead(
   type: string,
   code: string,
@@ -44,7 +41,6 @@ function parameterPaths(type: string, parameter: SearchParameter | undefined): r
   return [...new Set([...whole, ...parts])].filter((path) => path !== '')
 }
 
-/** Paths from `context`, those that conditions on the way look at included. */
 function expressionPaths(
   expression: Expression,
   context: readonly string[],
@@ -82,7 +78,7 @@ function expressionPaths(
   }
 }
 
-/** `Type/id`, with its version if it has one, full addresses and canonicals that one reference parameter holds. */
+/** Returns `Type/id`, with the version if given, absolute URLs and canonicals of a reference parameter. */
 export function referenceLiterals(
   resource: Resource,
   code: string,
@@ -95,7 +91,7 @@ export function referenceLiterals(
   return [...found]
 }
 
-/** The members of a resource that `referenceLiterals` reads. Undefined: any of them. */
+/** Members of a resource that `referenceLiterals` reads; undefined: any. */
 export function literalRoots(
   type: string,
   code: string,
@@ -105,7 +101,7 @@ export function literalRoots(
   return parameter === undefined ? [] : referenceWalks(type, parameter).roots
 }
 
-/** The reference parameters that `*` of an include stands for: those of the standard's elements. */
+/** Reference parameters covered by `*` of an include: those of standard elements. */
 export function referenceParameters(type: string, own?: OwnParameters): readonly string[] {
   return [...searchParameters(type, own).values()]
     .filter((parameter) => parameter.type === 'reference' && !parameter.code.startsWith('_'))
@@ -137,7 +133,7 @@ function referenceWalks(type: string, parameter: SearchParameter): Walks {
   return found
 }
 
-/** References that only the FHIRPath engine can follow are found by their keys, but not included. */
+/** References that need the FHIRPath engine are searchable by key, but not included. */
 function parameterLegs(type: string, parameter: SearchParameter): readonly Leg[] {
   const { expression } = parameter
   const isPath = expression !== undefined && !('isGeneral' in parameter && parameter.isGeneral)

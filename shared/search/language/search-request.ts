@@ -1,19 +1,17 @@
-/** A search as plain values: what a query string, a policy's criteria and a conditional write become. */
+/** Search requests as plain data, from queries, policy criteria and conditional writes. */
 import { COMPARTMENTS, compartmentParams } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../../fhir/definitions-data.ts'
 import { unescapeValue } from './values.ts'
 
-/** Why a parameter cannot be answered; `handling=lenient` ignores it then. */
+/** Why a parameter cannot be used; `handling=lenient` then ignores it. */
 export interface Refusal {
   readonly reason: Error
 }
 
-/** The context that the parameters of one search share. */
 export interface CriteriaScope {
   readonly fhirUrl: string | undefined
-  /** Search parameters of the caller's Project. */
   readonly own: OwnParameters | undefined
-  /** Ends of joins so far: a chain over a reference to anything has one a type. */
+  /** Number of join ends so far: a chain over an untyped reference has one per type. */
   joins: number
 }
 
@@ -21,14 +19,11 @@ export interface CriteriaScope {
 export interface Condition {
   readonly code: string
   readonly type: SearchParamType
-  /**
-   * `missing`, `not`, `exact`, `contains`, `in`, `identifier` … or a resource type; from a `_filter` also
-   * `ew` (ends with) and `po` (periods overlap).
-   */
+  /** A modifier or resource type; in a `_filter` also `ew` (ends with) and `po` (periods overlap). */
   readonly modifier: string | undefined
-  /** Not empty, without repeats; still escaped, to be read with values.ts. */
+  /** Not empty, without duplicates, still escaped; parse with values.ts. */
   readonly values: readonly string[]
-  /** The codes behind `:in`, `:not-in`, `:above` and `:below` of a token, once the terminology has listed them. */
+  /** Expanded codes of `:in`, `:not-in`, `:above` and `:below` of a token. */
   readonly codes?: readonly ListedCode[]
 }
 
@@ -37,14 +32,13 @@ export interface ListedCode {
   readonly code: string
 }
 
-/** Resources at the other end of a reference fulfil a criterion. https://hl7.org/fhir/R4/search.html#chaining */
+/** A criterion on resources at the other end of a reference. https://hl7.org/fhir/R4/search.html#chaining */
 export interface Join {
-  /** `chain`: they are what `code` refers to; `has`: their `code` refers to what is searched. */
+  /** `chain`: `code` of the searched resource refers to them; `has`: their `code` refers to the searched resource. */
   readonly kind: 'chain' | 'has'
   readonly code: string
-  /** Alternatives, one a type. */
   readonly ends: readonly JoinEnd[]
-  /** For `_list`: items that a List has marked as deleted are no members. */
+  /** For `_list`: excludes items marked as deleted. */
   readonly isList?: true
 }
 
@@ -53,14 +47,12 @@ export interface JoinEnd {
   readonly criterion: Criterion
 }
 
-/** It is in a compartment of the standard. https://hl7.org/fhir/R4/compartmentdefinition.html */
+/** Membership in a standard compartment. https://hl7.org/fhir/R4/compartmentdefinition.html */
 export interface Membership {
   readonly kind: 'compartment'
-  /** `Patient/id`. */
   readonly reference: string
 }
 
-/** Part of a `_filter`. */
 export interface Group {
   readonly kind: 'and' | 'or'
   readonly criteria: readonly Criterion[]
@@ -76,13 +68,13 @@ export type Criterion = Condition | Join | Membership | Group | Negation
 /** One `_include` or `_revinclude`. https://hl7.org/fhir/R4/search.html#revinclude */
 export interface Include {
   readonly kind: 'include' | 'revinclude'
-  /** Follows what was included, too. */
+  /** Also follows included resources. */
   readonly iterate: boolean
-  /** The type that holds the reference; undefined: any. */
+  /** Type of the referring resource; any when undefined. */
   readonly type: string | undefined
-  /** Undefined: every reference parameter. */
+  /** Every reference parameter when undefined. */
   readonly code: string | undefined
-  /** The type referred to; undefined: any. */
+  /** Target type; any when undefined. */
   readonly target: string | undefined
 }
 
@@ -93,27 +85,23 @@ export interface SortRule {
 
 export interface SearchRequest {
   readonly type: string
-  /** AND-ed. */
   readonly conditions: readonly Criterion[]
   readonly includes: readonly Include[]
   readonly sort: readonly SortRule[]
   readonly count: number
-  /** False where nobody asks for another page. */
+  /** False when no next page is needed. */
   readonly hasNext?: boolean
   readonly offset: number
   readonly cursor: string | undefined
   readonly total: 'none' | 'estimate' | 'accurate'
   readonly summary: string | undefined
   readonly elements: readonly string[] | undefined
-  /** The parameters that `handling=lenient` ignored. */
   readonly ignored: readonly Ignored[]
 }
 
 export interface Ignored {
-  /** As they stand in the query. */
   readonly name: string
   readonly value: string
-  /** Why, as strict handling would say. */
   readonly text: string
 }
 
@@ -123,7 +111,6 @@ export function isCondition(criterion: Criterion): criterion is Condition {
 
 type Leaf = Exclude<Criterion, Group | Negation>
 
-/** The parts of a criterion that groups and negations are made of. */
 export function leavesOf(criterion: Criterion): readonly Leaf[] {
   if (isCondition(criterion)) return [criterion]
   switch (criterion.kind) {
@@ -137,7 +124,7 @@ export function leavesOf(criterion: Criterion): readonly Leaf[] {
   }
 }
 
-/** True when a part of the criterion passes the test, at the ends of joins too; `type` is the type it is about. */
+/** True when a leaf passes the test, including leaves at the ends of joins; `type` is the leaf's resource type. */
 export function someLeaf(
   type: string,
   criterion: Criterion,
@@ -150,7 +137,7 @@ export function someLeaf(
   )
 }
 
-/** The criterion with each of its parts replaced; the ends of a join are left to `change`. */
+/** Replaces each leaf; `change` handles the ends of joins. */
 export async function mapLeaves(
   criterion: Criterion,
   change: (leaf: Leaf) => Promise<Criterion>,
@@ -169,14 +156,13 @@ export async function mapLeaves(
   }
 }
 
-/** True for a condition whose codes the terminology has to list. */
+/** True for a condition whose codes must be expanded by the terminology service. */
 export function asksForCodes(leaf: Criterion): boolean {
   return isCondition(leaf) && leaf.type === 'token' && LISTING.has(leaf.modifier)
 }
 
 const LISTING: ReadonlySet<string | undefined> = new Set(['in', 'not-in', 'above', 'below'])
 
-/** The parameters of `type` itself that a criterion distinguishes resources by. */
 export function testedCodes(type: string, criterion: Criterion): readonly string[] {
   return leavesOf(criterion).flatMap((leaf) => {
     if (isCondition(leaf)) {
@@ -188,7 +174,7 @@ export function testedCodes(type: string, criterion: Criterion): readonly string
   })
 }
 
-/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
+/** Parameters that put a resource of the type into a compartment; a bare id may belong to any. */
 export function compartmentCodes(type: string, reference: string): readonly string[] {
   const isBare = !reference.includes('/')
   const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))

@@ -1,7 +1,4 @@
-/**
- * Query string → SearchRequest, as plain data, with its result parameters and includes.
- * https://hl7.org/fhir/R4/search.html
- */
+/** Parses a query string to a SearchRequest. https://hl7.org/fhir/R4/search.html */
 import { badRequest, notSupported, tooCostly, withExpression } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
@@ -18,16 +15,14 @@ import type {
 interface SearchOptions {
   /** `Prefer: handling=`; strict refuses unknown parameters. Absent: strict. */
   readonly handling?: 'strict' | 'lenient'
-  /** Base of our own absolute references, `https://host/fhir/R4/`. */
+  /** Base of the server's absolute references, `https://host/fhir/R4/`. */
   readonly fhirUrl?: string
-  /** Search parameters of the caller's Project. */
   readonly own?: OwnParameters | undefined
 }
 
 const MAX_CONDITIONS = 200
 const MAX_INCLUDES = 100
 
-/** Steer the answer and are read elsewhere; not part of what is searched. */
 const CONTROL = new Set([
   '_count',
   '_offset',
@@ -43,7 +38,7 @@ const CONTROL = new Set([
   '_',
 ])
 
-/** Errors: 400 as search.html and the contract say; 400 not-supported for what is not answered. */
+/** Errors: 400 for an invalid search; 400 not-supported for unsupported features. */
 export function parseSearch(
   type: string,
   query: URLSearchParams | string,
@@ -71,7 +66,7 @@ export function parseSearch(
     const criterion = readCriterion(type, name, value, { scope })
     if (criterion === undefined) return
     if ('reason' in criterion) return refuse(criterion, name, value)
-    // Equal ones count once; what is named once is equal to none.
+    // Duplicates count once; a parameter given once needs no comparison.
     const isAlone = pairs.getAll(name).length === 1
     conditions.set(isAlone ? name : JSON.stringify([name, criterion]), criterion)
     if (conditions.size > MAX_CONDITIONS) {
@@ -96,7 +91,7 @@ export function parseSearch(
   }
 }
 
-/** Errors: 400 for an impossible modifier; a refusal for what names no reference. */
+/** Errors: 400 for an impossible modifier. Returns a refusal when no reference is named. */
 function readInclude(
   name: string,
   value: string,
@@ -128,7 +123,7 @@ const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 
 type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>
 
-/** The last one of a repeated parameter counts; `_sort` and the element lists add up. */
+/** The last of a repeated parameter wins; `_sort` and element lists accumulate. */
 function readPaging(type: string, query: URLSearchParams, own: OwnParameters | undefined): Paging {
   const offset = readOffset(last(query, '_offset'))
   const cursor = last(query, '_cursor')

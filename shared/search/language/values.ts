@@ -1,7 +1,4 @@
-/**
- * Values of a Condition → what they match. Values keep their escapes (`\,` `\|` `\$` `\\`) until they
- * are read here. https://hl7.org/fhir/R4/search.html#escaping
- */
+/** Parses the values of a Condition, which are still escaped. https://hl7.org/fhir/R4/search.html#escaping */
 import { badRequest } from '../../core/errors.ts'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
@@ -10,13 +7,13 @@ import { parseDate } from '../../fhir/values.ts'
 export type Prefix = 'eq' | 'ne' | 'gt' | 'lt' | 'ge' | 'le' | 'sa' | 'eb' | 'ap'
 
 export interface TokenValue {
-  /** Undefined: any system; `''`: none. */
+  /** Any system when undefined; `''` for no system. */
   readonly system: string | undefined
-  /** Undefined: any code of the system. */
+  /** Any code of the system when undefined. */
   readonly code: string | undefined
 }
 
-/** Half-open range of epoch milliseconds; for `ap` already widened: whatever overlaps it matches. */
+/** Half-open range of epoch milliseconds, already widened for `ap`, which matches overlaps. */
 export interface DateValue {
   readonly prefix: Prefix
   readonly low: number
@@ -25,30 +22,28 @@ export interface DateValue {
 
 export interface NumberValue {
   readonly prefix: Prefix
-  /** As written: what `lt gt le ge sa eb` compare with. */
+  /** Number as written, compared by `lt gt le ge sa eb`. */
   readonly value: number
-  /** Half-open range of the implied precision (`100` is 99.5 to 100.5), for `ap` 10 % around, both ends included. */
+  /** Half-open range of the implied precision (`100` is 99.5 to 100.5); for `ap` 10 % on both sides, inclusive. */
   readonly low: number
   readonly high: number
 }
 
 export interface QuantityValue extends NumberValue {
-  /** Undefined: any unit. With `system` undefined `code` is a code or a human unit. */
+  /** Any unit when undefined. Without `system`, `code` is a code or a human unit. */
   readonly code: string | undefined
   readonly system: string | undefined
 }
 
-/** Takes the escapes away: for string, uri and reference values. */
 export function unescapeValue(value: string): string {
   return value.includes('\\') ? value.replace(/\\([\\,|$])/g, '$1') : value
 }
 
-/** Makes a plain text a value that means just this text. */
 export function escapeValue(text: string): string {
   return text.replace(/[\\,|$]/g, '\\$&')
 }
 
-/** Splits at a separator that is not escaped; the parts keep their escapes. */
+/** Splits at unescaped separators; the parts keep their escapes. */
 export function splitValue(value: string, separator: ',' | '|' | '$'): string[] {
   if (!value.includes('\\')) return value.split(separator)
   const parts: string[] = []
@@ -63,7 +58,7 @@ export function splitValue(value: string, separator: ',' | '|' | '$'): string[] 
   return [...parts, value.slice(start)]
 }
 
-/** `code`, `system|code`, `|code`, `system|`. Errors: 400 for a lone `|`. */
+/** Parses `code`, `system|code`, `|code` or `system|`. Errors: 400 for a lone `|`. */
 export function parseTokenValue(value: string): TokenValue {
   const [first = '', ...rest] = splitValue(value, '|')
   if (rest.length === 0) return { system: undefined, code: unescapeValue(first) }
@@ -79,7 +74,7 @@ interface OfTypeValue {
   readonly value: string
 }
 
-/** `system|code|value` of `:of-type`. Errors: 400 when a part is missing. */
+/** Parses `system|code|value` of `:of-type`. Errors: 400 when a part is missing. */
 export function parseOfTypeValue(text: string): OfTypeValue {
   const [system = '', code = '', value = '', ...more] = splitValue(text, '|').map(unescapeValue)
   if (code === '' || value === '' || more.length > 0) {
@@ -88,7 +83,7 @@ export function parseOfTypeValue(text: string): OfTypeValue {
   return { system, code, value }
 }
 
-/** One part for each component, escapes in place. Errors: 400 for too few or too many. */
+/** Splits into one escaped part per component. Errors: 400 for the wrong number of parts. */
 export function splitComposite(parameter: SearchParameter, value: string): readonly string[] {
   const parts = splitValue(value, '$')
   const wanted = parameter.components?.length ?? 0
@@ -99,7 +94,7 @@ export function splitComposite(parameter: SearchParameter, value: string): reado
 export interface NearValue {
   readonly latitude: number
   readonly longitude: number
-  /** Infinite when the query names none. */
+  /** Infinite without a distance in the query. */
   readonly km: number
 }
 
@@ -111,7 +106,7 @@ const KM: ReadonlyMap<string, number> = new Map([
   ['[mi_i]', 1.609344],
 ])
 
-/** `latitude|longitude|distance|unit`; the unit is km when absent. Errors: 400. */
+/** Parses `latitude|longitude|distance|unit`; the default unit is km. Errors: 400. */
 export function parseNearValue(text: string): NearValue {
   const [first = '', second = '', third = '', unit = '', ...more] = splitValue(text, '|')
   const [latitude, longitude, distance] = [first, second, third || 'Infinity'].map(Number)
@@ -127,7 +122,7 @@ export function parseNearValue(text: string): NearValue {
 /** Errors: 400 `Invalid date value`. `now` is for `ap`. */
 export function parseDateValue(value: string, now = Date.now()): DateValue {
   const { prefix, rest } = splitPrefix(value)
-  // A plus sign that was not percent-encoded arrives as a blank.
+  // An unencoded plus sign arrives as a space.
   const range = parseDate(rest.replace(' ', '+'))
   if (range === undefined) throw badRequest(`Invalid date value: ${value}`)
   if (prefix !== 'ap') return { prefix, ...range }
@@ -136,7 +131,6 @@ export function parseDateValue(value: string, now = Date.now()): DateValue {
   return { prefix, low: low - margin, high: high + margin }
 }
 
-/** Errors: 400 `Invalid number value`. */
 export function parseNumberValue(value: string): NumberValue {
   const { prefix, rest } = splitPrefix(value)
   const match = /^[-+]?(\d{1,30})(?:\.(\d{1,30}))?(?:[eE]([-+]?\d{1,3}))?$/.exec(rest.trim())
@@ -147,14 +141,14 @@ export function parseNumberValue(value: string): NumberValue {
     return { prefix, value: number, low: number - margin, high: number + margin }
   }
   const [, whole = '', fraction = '', exponent = '0'] = match
-  // The standard takes 1e2 as 95 to 105: one digit before an exponent stands for two.
+  // The standard reads 1e2 as 95 to 105: one digit before an exponent counts as two.
   const isShort = whole.length === 1 && fraction === '' && Number(exponent) > 0
   const digits = fraction.length - Number(exponent) + (isShort ? 1 : 0)
   const half = 0.5 * 10 ** -digits
   return { prefix, value: number, low: number - half, high: number + half }
 }
 
-/** `5.4`, `5.4|system|code`, `5.4||unit`, `5.4|system|` and `5.4|system` for any code of it. Errors: 400. */
+/** Parses `5.4`, `5.4|system|code` and `5.4||unit`; without a code, any of the system. Errors: 400. */
 export function parseQuantityValue(value: string): QuantityValue {
   const [number = '', system, code, ...more] = splitValue(value, '|')
   if (more.length > 0) throw badRequest(`Invalid quantity value: ${value}`)
@@ -167,10 +161,7 @@ export function parseQuantityValue(value: string): QuantityValue {
   }
 }
 
-/**
- * Every `Type/id` or address that a reference value may mean: a bare id stands for each target of
- * the parameter (without one for any type), or for the type given as modifier.
- */
+/** Returns each `Type/id` or URL that the value may denote; a bare id stands for every possible target type. */
 export function parseReferenceValue(
   parameter: SearchParameter | undefined,
   modifier: string | undefined,
@@ -186,6 +177,5 @@ export function parseReferenceValue(
 function splitPrefix(value: string): { prefix: Prefix; rest: string } {
   const match = /^(eq|ne|gt|lt|ge|le|sa|eb|ap)/.exec(value)
   if (!match) return { prefix: 'eq', rest: value }
-  // The expression above lets nothing but a Prefix through.
   return { prefix: match[0] as Prefix, rest: value.slice(2) }
 }

@@ -1,18 +1,6 @@
 /**
- * The access paths of a search. Each begins with one index; a search takes the cheapest that fits. Where only the rows
- * tell the cost, the statement counts them first, up to a bound: many are walked in order, few are all fetched, and so
- * are all if the walk does not fill the page. A wrong or old estimate costs no more than the bounded walk.
- *
- * | path | begins with | then |
- * |---|---|---|
- * | keys | the rarest key in the GIN index, or ids that are given | fetches and sorts its rows |
- * | ids | names, numbers or quantities in a side table | few: fetches and sorts; many: walks, then fetches |
- * | dates | the main date, in another order | the same |
- * | join | the keys that a chain, `_has` or a dictionary leads to | the same |
- * | walk | the order's own index, testing each row | where a key may be rare: its rows, else on to the end |
- *
- * PostgreSQL caches the plan of a statement whose predicates have a stable plan: the same indexes serve any value.
- * Their values stand behind a select, which hides them from the planner. docs/data-model.md has the bounds of reads.
+ * Chooses how a search finds its rows. If only the rows can show the cost, the statement counts them first, up to a
+ * bound: a wrong estimate costs no more than the bounded walk. Bounds of reads: docs/data-model.md.
  */
 import type { Bind } from '../../postgres/statement.ts'
 import { afterSql, orderSql } from '../predicates/order.ts'
@@ -56,19 +44,29 @@ import {
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
 const MAX_IDS = 5000
-/** A type of so few rows is read to its end; a statement with one way only runs in half the time. */
+/** Types with fewer rows are read to the end; a single-path statement runs faster. */
 const FEW_ROWS = 2000
 const RARE_IDS = 100
-/** Ids that are read for each that is few: a lookup in the side table costs 26 times a read. */
+/** Ids read per row that counts as few: a side table lookup is much more expensive than a read. */
 const READ = 10
-/** Rows walked in the time that it takes to fetch and sort one. */
+/** Rows walked in the time of fetching and sorting one. */
 const FETCH_COST = 4
-/** Rows walked beyond what an even spread needs. */
 const PATIENCE = 4
-/** Rows walked for each that is wanted where nothing is known: a page of a key that one row in 20 holds. */
+/** Rows walked per wanted row without statistics: fills a page of a key that one row in 20 holds. */
 const UNKNOWN_PATIENCE = 20
 const FEW_KEYS = 200
 
+/**
+ * Returns the cheapest applicable path:
+ *
+ * | path | begins with | then |
+ * |---|---|---|
+ * | keys | the rarest key in the GIN index, or given ids | fetch and sort its rows |
+ * | ids | names, numbers or quantities in a side table | few: fetch and sort; many: walk, then fetch |
+ * | dates | the main date, in another order | like ids |
+ * | join | the keys from a chain, `_has` or a dictionary | like ids |
+ * | walk | the order's own index, testing each row | if a key may be rare: its rows, otherwise walk to the end |
+ */
 export function chooseAccessPath(asked: Query, stats: PlannerStats): PlannedQuery {
   const predicates = asked.predicates.map((predicate) =>
     predicate.kind === 'join' && predicate.withStatistics !== undefined
@@ -91,7 +89,7 @@ export function isPlannedOnce({ predicates, order, score }: Query): boolean {
 const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
 const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
   predicates.some(({ kind }) => kinds.includes(kind))
-/** A path that counts first wins from common keys and from an endless walk. */
+/** A path that counts first avoids both common keys and endless walks. */
 const counted = (_query: Query, { rows, limit }: PlannerStats) =>
   Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
@@ -105,7 +103,7 @@ const keys: AccessPath = {
   sql: ({ query }, most, bind) => indexScanSql(query, indexScan(query, bind), most, bind),
 }
 
-/** Rows that a test finds by its keys. Where nothing is known of the rows any key may be that of most. */
+/** Rows found by the keys of a predicate. Without statistics, any key may match most rows. */
 function foundBy(predicate: Predicate, { statistics, isKnown }: PlannerStats): number {
   if (predicate.kind !== 'keys') return Infinity
   return isKnown || predicate.isIdentifying ? estimateMatches(statistics, predicate) : Infinity
@@ -218,7 +216,6 @@ const join: AccessPath = {
 }
 
 const FOUND = '(select k from j)'
-/** Undefined: the keys are looked for at once. */
 function joinWalk(
   query: Query,
   joins: readonly JoinPredicate[],
@@ -256,7 +253,7 @@ function joinedSql(query: Query, first: JoinPredicate, most: string, bind: Bind)
 
 type Rows = { readonly columns: string; readonly most: string | undefined }
 
-/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
+/** Finds rows by the join keys if there are few, otherwise in order. A row may hold several of the keys. */
 function joinedRows(query: Query, first: JoinPredicate, { columns, most }: Rows, bind: Bind) {
   const { project, typeNumbers, order, after } = query
   const others = query.predicates.filter((predicate) => predicate !== first)
@@ -315,7 +312,7 @@ function estimateAllMatches(
   )
 }
 
-/** Rows that are walked are looked at one by one; what a policy asks of them is looked up where that fills the page. */
+/** Plans a walk; splits combined policy predicates to probe each row where that is likely to fill the page. */
 function planWalk(
   query: Query,
   { statistics, rows, limit }: PlannerStats,
@@ -336,7 +333,7 @@ function planWalk(
     : { cap, ...splitIndexJoin(predicates, query, bind) }
 }
 
-/** Rows to count, or a column of them. Where keys find few, the rest is looked up for each; otherwise it is read at once. */
+/** Selects the rows to count, or a column of them. With rare keys, the other tests run per row. */
 export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column = '1'): string {
   const { predicates } = query
   const rows = (found: IndexScan, testSql: typeof testedSql) =>

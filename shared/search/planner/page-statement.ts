@@ -1,7 +1,4 @@
-/**
- * A search → one statement. Narrow rows of `resource` are found, ordered and cut to a page first;
- * only the page's contents are fetched from `version`. How the rows are found is a matter of access-paths.ts.
- */
+/** Compiles a search to one statement: finds narrow rows of `resource` first, then fetches the page's contents. */
 
 import { tooCostly } from '../../core/errors.ts'
 import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
@@ -17,11 +14,11 @@ import { sortedSql } from './sorted.ts'
 
 const MAX_BINDINGS = 65_535
 
-/** Rows are SortedRow, in order; bare: without contents. Parts differ in type and tests only: several are several types. */
+/** Returns SortedRows, in order; bare: without contents. The plans differ in type and predicates only. */
 export function pageStatement(plans: readonly PlannedQuery[], isBare = false): Statement {
   const { bind, statement } = statementBuilder()
   const isKept = plans.every(({ query }) => isPlannedOnce(query))
-  // One plan for all values is one whose work is bounded, but for sorts that no index serves.
+  // A cached plan has bounded work, except for sorts without an index.
   const isBrief = isKept && plans.every(({ query }) => query.order.terms.length === 0)
   return {
     ...statement(pageSql(plans, { isKept, isBare }, bind)),
@@ -32,10 +29,7 @@ export function pageStatement(plans: readonly PlannedQuery[], isBare = false): S
 
 const FEW = '(select k from j)'
 
-/**
- * The same for few keys of a join, in words so short that they start in half the time; its rows are read by
- * `fewKeysResult`. Undefined where no join leads to the rows, or many are expected.
- */
+/** A shorter statement for few join keys. Undefined when no join applies or many keys are expected. */
 export function fewKeysStatement(
   { query, stats, accessPath }: PlannedQuery,
   isBare: boolean,
@@ -65,7 +59,7 @@ export function fewKeysStatement(
   return { ...statement(text), isPreparable: true, isPipelined: true }
 }
 
-/** The rows that `fewKeysStatement` has found; undefined: there are more keys, so the rows have to be found otherwise. */
+/** Rows found by `fewKeysStatement`; undefined when there are too many keys. */
 export function fewKeysResult(
   rows: readonly (SortedRow | { readonly id: null })[],
 ): readonly SortedRow[] | undefined {
@@ -73,7 +67,7 @@ export function fewKeysResult(
   return found.length === rows.length ? found : undefined
 }
 
-/** The same of several searches at once: `n` says whose row it is. */
+/** Combines several searches; `n` is the index of each row's search. */
 export function pagesStatement(
   pages: readonly (PlannedQuery & { readonly n: number })[],
 ): Statement {
@@ -106,13 +100,12 @@ function pageSql(
     other === undefined
       ? `(${only}) r`
       : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
-  // Each level of a statement takes planning.
+  // Each level of a statement adds planning time.
   const isPage = other === undefined && offset === 0
   const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
   return shownSql(plans, page, isBare, bind)
 }
 
-/** The rows of a page with their versions. */
 function shownSql(
   parts: readonly Pick<PlannedQuery, 'query'>[],
   page: string,
@@ -122,12 +115,12 @@ function shownSql(
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
   const { order, score } = first.query
-  // A time takes long to write; only cursors of this order read it.
+  // Formatting times is slow; only cursors of this order need them.
   const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
-  // A linked Project has versions of its own.
+  // Versions of linked rows belong to their own Project.
   const isOfOne = parts.every(({ query }) => query.project === first.query.project)
-  // PostgreSQL refuses a value that no part of the statement names.
+  // PostgreSQL rejects unused parameters.
   const project = () => (isOfOne ? bind(first.query.project, 'int') : 'r.project')
   if (score !== undefined) sorted.push(`${score(project(), bind)} as score`)
   const versions = isBare ? '' : withVersions(project())
@@ -145,7 +138,6 @@ function rowsSql(planned: PlannedQuery, most: string, bind: Bind): string {
 
 const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
 
-/** The rows that are counted, up to `max` when given. */
 export function countedStatement(
   queries: readonly { readonly query: Query; readonly facts: PlannerStats }[],
   max: number | undefined,
@@ -164,7 +156,7 @@ export function countedStatement(
 function statementBuilder() {
   const { values, bind } = binder()
   const statement = (text: string): Statement => {
-    // The protocol counts them in 16 bits.
+    // The protocol counts parameters in 16 bits.
     if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
     return { text, values }
   }

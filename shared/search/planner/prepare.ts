@@ -1,4 +1,4 @@
-/** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
+/** Compiles a search with the Principal's policies to a query of `resource` and its access path. */
 
 import { visibleRows, withVisible } from '../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
@@ -40,7 +40,7 @@ import { scoreSql } from '../predicates/texts.ts'
 import { chooseAccessPath } from './access-paths.ts'
 
 export interface Prepared {
-  /** The Principal's own or the one it names, then linked ones; none: none is visible. */
+  /** The Principal's or the named Project, then linked ones; empty: nothing is visible. */
   readonly projects: readonly number[]
   readonly after: Position | undefined
   readonly queries: readonly Query[]
@@ -65,7 +65,7 @@ export async function prepare(
   const page = {
     order: after?.isBackwards ? reversed(order) : order,
     after,
-    // One row more than asked for tells whether there is a next page.
+    // One extra row detects a next page.
     limit: hasNext ? count + 1 : count,
     offset,
   }
@@ -79,7 +79,7 @@ export async function prepare(
   return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
 }
 
-/** A Project that is only linked shows the types that it shares. */
+/** True when a Project shares the type with the Principal; a linked Project shares only certain types. */
 export function isShared(principal: Principal, project: number, type: string): boolean {
   if (project === principal.project.number || principal.isSuperAdmin) return true
   return linkedProjects(principal, type).some(({ number }) => number === project)
@@ -103,7 +103,7 @@ interface WantedScope {
   readonly requests: readonly SearchRequest[]
 }
 
-/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
+/** Merges the types of a compartment into one query: their conditions are equal, and planning each is slow. */
 function compileRequests(
   store: StoreContext,
   principal: Principal,
@@ -130,7 +130,6 @@ interface TypeRequest {
   readonly request: SearchRequest
 }
 
-/** The caller has asked whether the type may be searched. */
 function compileRequest(
   store: StoreContext,
   principal: Principal,
@@ -156,7 +155,7 @@ function compileRequest(
         ...leadingTo(store, scope, criterion, { test: predicate, limit: count + offset }),
       ]
     }
-    // Outside the registry the project itself was chosen by it.
+    // For other types, `_project` has already selected the Projects.
     if (!REGISTRY_TYPES.has(type)) return []
     const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
     return { kind: 'keys', any }
@@ -177,7 +176,7 @@ interface Led {
   readonly limit: number
 }
 
-/** Leads to the rows that `:not` lets through, where a walk may pass by many others first. */
+/** Returns predicates that find the rows of `:not`, which a walk might reach late. */
 function leadingTo(
   { statistics }: Pick<StoreContext, 'statistics'>,
   scope: SearchScope,
@@ -194,13 +193,10 @@ function leadingTo(
   return [otherCodesPredicate(scope, criterion.code, predicate.none) ?? []].flat()
 }
 
-/**
- * PostgreSQL makes a join of each test on a side table and looks for their best order: measured, 20 s for
- * 40 quantities. Further tests filter the rows that they find.
- */
+/** PostgreSQL's search for the best order of many joins is slow, so further predicates filter the rows. */
 const MOST_JOINED = 4
 
-/** The first ones, those before others that are known to be rare. */
+/** Keeps the rarest side table predicates as joins; the others probe each row. */
 function joinable(
   { statistics }: Pick<StoreContext, 'statistics'>,
   predicates: readonly Predicate[],
@@ -216,7 +212,6 @@ function joinable(
   })
 }
 
-/** As the driver would find its rows by it. */
 export function isRare(
   { statistics }: Pick<StoreContext, 'statistics'>,
   { project, type }: SearchScope,
@@ -230,7 +225,7 @@ export function isRare(
   return estimateMatches(statistics, predicate) <= rareBelow(rows, limit)
 }
 
-/** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */
+/** Returns the Principal's Project and its linked ones, or those among them that `_project` names. */
 async function searchedProjects(
   store: StoreContext,
   principal: Principal,
@@ -248,7 +243,6 @@ async function searchedProjects(
     .map(({ number }) => number)
 }
 
-/** True for a `_project` that names Projects. */
 function isNamed(criterion: Criterion): criterion is Condition {
   return isCondition(criterion) && criterion.code === '_project' && criterion.modifier === undefined
 }
@@ -257,7 +251,7 @@ function projectIds({ values }: Condition): string[] {
   return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
 }
 
-/** A super admin names any one Project. */
+/** A super admin may name any single Project. */
 async function namedProjects(
   store: StoreContext,
   { project }: Principal,
@@ -272,9 +266,7 @@ async function namedProjects(
   return found === undefined ? [] : [found]
 }
 
-// Which UCUM units a project's data has, so that a quantity is found in whatever unit it is.
-
-/** One small statement, and only for what names a unit of UCUM somewhere. */
+/** One small statement, run only when a condition uses a UCUM unit. */
 export async function unitsOf(
   { connection, keys }: Pick<StoreContext, 'connection' | 'keys'>,
   project: number,

@@ -1,7 +1,7 @@
 /**
- * Pages sorted by values. Where a side table holds the first term in its order, its index is walked from the position of
- * the page, each row tested, until the page is full. A walk has a cap: a search that few rows match is cheaper found
- * and sorted. Rows without a value are in no side table and are a part of their own, last ascending, first descending.
+ * Pages sorted by values. If a side table holds the first term in order, its index is walked from the page's
+ * position, testing each row, up to a cap: rare matches are cheaper to find and sort. Rows without a value are in no
+ * side table and form a separate run, last ascending, first descending.
  */
 import type { Bind } from '../../postgres/statement.ts'
 import type { Order } from '../predicates/position.ts'
@@ -25,14 +25,13 @@ import { afterTermsSql, termOrderSql } from '../predicates/sort-cursor.ts'
 import type { Side, Term } from '../predicates/sort-terms.ts'
 import { countedSql } from './access-paths.ts'
 
-/** Rows of a side table walked for each that is found at the point where to sort all matches costs as much. */
+/** Side table rows walked per match at the point where sorting all matches costs the same. */
 const PATIENCE = 4
-/** A walk of a short page, which other values of its rows make longer. */
+/** Minimum walk; resources with several values make it longer. */
 const MIN_WALK = 500
-/** Rows that are looked at one by one for those without a value, before all are compared. */
+/** Rows probed individually for missing values, before all ids are compared. */
 const PROBED = 2000
 
-/** Selects at most `most` rows with `s0`, `s1`, …, in order. */
 export function sortedSql(planned: PlannedQuery, most: string, bind: Bind): string {
   const { query, stats } = planned
   const [first] = query.order.terms
@@ -41,7 +40,7 @@ export function sortedSql(planned: PlannedQuery, most: string, bind: Bind): stri
   return walkSorted({ part: planned, first, side: first.side, most, bind }, isFew)
 }
 
-/** True where few rows match; a number: so many matches are few, and only the rows can tell how many there are. */
+/** True for few matches; a number: up to that many are few, if the rows confirm it. */
 function fewMatches(
   { predicates }: Query,
   { rows, limit, statistics, isKnown }: PlannerStats,
@@ -66,7 +65,6 @@ function fewMatches(
   return predicates.some(isOpen) ? few : false
 }
 
-/** All matches with their values, which are looked up one by one. */
 function allSorted({ query, accessPath }: PlannedQuery, most: string, bind: Bind): string {
   const { project, typeNumbers, predicates } = query
   const scope = scopeSql(project, typeNumbers, bind, isByKeys(predicates))
@@ -75,7 +73,7 @@ function allSorted({ query, accessPath }: PlannedQuery, most: string, bind: Bind
   return sortedRows(query, `resource r where ${where}`, most, bind)
 }
 
-/** `offset 0` keeps a value from being looked up twice. */
+/** `offset 0` keeps PostgreSQL from looking up a value twice. */
 function sortedRows(query: Query, from: string, most: string, bind: Bind): string {
   const { order, after } = query
   const rows = `select ${COLUMNS}, ${valuesSql(query, 0, bind)} from ${from} offset 0`
@@ -83,17 +81,15 @@ function sortedRows(query: Query, from: string, most: string, bind: Bind): strin
   return `select * from (${rows}) r${rest} order by ${orderBy(order)} limit ${most}`
 }
 
-/** Ids of rows that may match, one after the other, so that a limit cuts the search for them short; some come twice. */
+/** Streams ids of candidate rows, so that a limit stops the search early; may repeat ids. */
 function candidatesSql({ query, stats }: PlannedQuery, bind: Bind): string {
   const ids = query.predicates.find((predicate) => predicate.kind === 'ids')
   if (ids?.kind === 'ids') return `select x.id from (${ids.ids(bind)}) x(id)`
   return countedSql({ ...query, after: undefined }, stats, bind, 'r.id')
 }
 
-/** The matches among the candidates `n`, which are few. */
 function fewSorted({ query }: PlannedQuery, most: string, bind: Bind): string {
   const { project, typeNumbers, predicates } = query
-  // Others are matches already.
   const isOpen = predicates.some(({ kind }) => kind === 'ids')
   const tested = isOpen
     ? predicates.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
@@ -112,7 +108,7 @@ interface Walk {
   readonly bind: Bind
 }
 
-/** `few`: matches up to which they are all sorted; false: they are known to be more. */
+/** `few`: up to this many matches are all sorted; false: there are known to be more. */
 function walkSorted(walk: Walk, few: number | false): string {
   const { part: planned, first, side, most, bind } = walk
   const { query, stats } = planned
@@ -140,7 +136,6 @@ function walkSorted(walk: Walk, few: number | false): string {
   const left = `select 1 from (${side.rows(project, bind)}) s where ${bound} limit ${cap} + 1`
   steps.push(
     `w as materialized (${valueRows(walk, { bound, cap, when })} limit ${most})`,
-    // All that is left was walked.
     `e as materialized (select count(*) <= ${cap} as is_end from (${left}) s)`,
   )
   const found = hasMissingFirst ? ['select * from m', 'select * from w'] : ['select * from w']
@@ -157,12 +152,12 @@ function walkSorted(walk: Walk, few: number | false): string {
   return chosen(walk, { steps, found, isWalked, isDone })
 }
 
-/** The rows that the steps have found where they are the page, else the sorted matches. */
+/** Selects the walked rows if they fill the page, otherwise the sorted matches. */
 function chosen(
   { part: planned, most, bind }: Walk,
   { steps, found, isWalked, isDone }: Chosen,
 ): string {
-  // The rows of the last value come twice.
+  // Rows of the last value are found twice.
   const union = planned.query.order.terms.length > 1 ? ' union ' : ' union all '
   const few =
     isWalked === 'true'
@@ -180,19 +175,16 @@ function chosen(
 interface Chosen {
   readonly steps: readonly string[]
   readonly found: readonly string[]
-  /** `true`: in any case. */
   readonly isWalked: string
   readonly isDone: string
 }
 
 interface Values {
   readonly bound: string
-  /** The most rows of the side table; absent: all in the bound. */
   readonly cap: string | undefined
   readonly when: string
 }
 
-/** Matches by the side table, each by the value that it is sorted by. */
 function valueRows(walk: Walk, { bound, cap, when }: Values): string {
   const { part: planned, first, side, bind } = walk
   const { query } = planned
@@ -207,7 +199,7 @@ function valueRows(walk: Walk, { bound, cap, when }: Values): string {
     `${first.one(project, bind)} = s.v`,
   ].join(' and ')
   const others = order.terms.length > 1 ? `, ${valuesSql(query, 1, bind)}` : ''
-  // The bound of one term is the position itself.
+  // The bound of a single term is the exact position.
   const rest =
     after === undefined || order.terms.length === 1
       ? ''
@@ -218,7 +210,7 @@ function valueRows(walk: Walk, { bound, cap, when }: Values): string {
     where ${when}${rest}`
 }
 
-/** The rows of the side table behind a position; with further terms those of its value, too. */
+/** Bounds the side table rows to those after a position; with further terms, includes rows of equal value. */
 function boundSql({ first, part: planned, bind }: Walk, after: Query['after']): string {
   if (after === undefined) return 'true'
   const { order } = planned.query
@@ -236,10 +228,7 @@ function sideOrder({ first, part: planned }: Walk): string {
   return `s.v${first.descending ? ' desc' : ''}, s.id${descending ? ' desc' : ''}`
 }
 
-/**
- * `m`: the rows without a value. By their key where they have one; else the first rows of the type are looked at, and where
- * these do not fill the page the ids of all rows are compared with those of the side table.
- */
+/** `m`: rows without a value, by absence key if any, otherwise by probing the first rows, then comparing all ids. */
 function missingRows(walk: Walk, when: string): readonly string[] {
   const { part: planned, first, side, most, bind } = walk
   const { query, stats } = planned
@@ -287,7 +276,6 @@ function missingRows(walk: Walk, when: string): readonly string[] {
   ]
 }
 
-/** The values from a term on, as columns. */
 function valuesSql({ order, project }: Query, from: number, bind: Bind): string {
   return order.terms
     .slice(from)

@@ -1,4 +1,4 @@
-/** How many there are: counted, or estimated by PostgreSQL's own statistics where everything is visible. */
+/** Totals: counted, or estimated from PostgreSQL statistics if everything is visible. */
 
 import type { KeyStatistics } from '../../store/index/statistics.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
@@ -6,11 +6,11 @@ import { countNow } from '../../store/rows/counts.ts'
 import { estimateMatches, factsOf, type Query, rowsOf } from '../predicates/query.ts'
 import { countedStatement } from './page-statement.ts'
 
-/** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
+/** Estimated totals are counted exactly up to here. */
 const EXACT_COUNT = 10_000
-/** Under a policy an estimate is counted up to here: the statistics know of rows that are not visible. */
+/** Under a policy, estimates are counted up to here: the statistics include invisible rows. */
 const LIMITED_COUNT = 100_000
-/** Above this number an accurate total is an estimate, too. */
+/** Above this number, accurate totals are estimated too. */
 const MAX_COUNTED = 1_000_000
 
 export async function countRows(
@@ -34,7 +34,7 @@ export async function countRows(
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
 
-/** Estimates by the rarest of the keys; before there are statistics keys say nothing. */
+/** Estimates by the rarest key; without statistics, keys are ignored. */
 function estimateTotal(statistics: KeyStatistics, query: Query): number {
   const { rare } = statistics
   const all = rowsOf(statistics, query)

@@ -1,4 +1,4 @@
-/** Composite parameters: all values of one element, by the rows that composite-plan.ts derives. */
+/** Composite parameters: all values of one element, from the rows of composite-plan.ts. */
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
@@ -21,7 +21,7 @@ type Component = NonNullable<SearchParameter['components']>[number]
 
 interface Part {
   readonly kind: Component['type']
-  /** In the parameter, as Keys.composite counts it. */
+  /** Position in the parameter, as in Keys.composite. */
   readonly position: number
   readonly value: string
 }
@@ -53,7 +53,7 @@ export function compositePredicate(
     kind: 'ids',
     ids: (bind) => unionRowsSql(bind, false),
     few: (bind) => unionRowsSql(bind, true),
-    // The rarest of several ranges is read first.
+    // With several ranges, the rarest is read first.
     hasStablePlan: alternatives.every(({ ranged }) => ranged.length === 1),
   }
 }
@@ -61,11 +61,11 @@ export function compositePredicate(
 interface Alternative {
   readonly keys: readonly bigint[]
   readonly ranged: readonly Part[]
-  /** A code of any system: most rows are under their system, which the dictionary knows. */
+  /** A code of any system: most rows are indexed under a system, which the dictionary knows. */
   readonly isInDictionary: boolean
 }
 
-/** Each word of a string has rows of its own. */
+/** Each word of a string has its own rows. */
 function byWords(part: Part, code: string): readonly Part[] {
   if (part.kind !== 'string') return [part]
   return searchWords(unescapeValue(part.value), code).map((value) => ({ ...part, value }))
@@ -115,7 +115,7 @@ function componentKeys(
   )
 }
 
-/** The rows of several ranges belong to one element when they carry one mark in `u`. */
+/** Rows of several ranges belong to one element if they share a mark in `u`. */
 function rowsSql(
   scene: SearchScope,
   { keys, ranged: parts, isInDictionary }: Alternative,
@@ -135,7 +135,7 @@ function rowsSql(
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
       : parameterSql(alias, ps, bind)
     const scope = `${alias}.project = ${project} and ${isOfParameter}`
-    // The id of a row at hand is all that finds it.
+    // For a known row, only the id should use an index.
     const test = isRow ? `(${scope}) is true` : scope
     return {
       from: `${table} ${alias}${same}`,
@@ -147,7 +147,7 @@ function rowsSql(
   const tests = joins.map(({ test }) => test).join(' and ')
   const rows = `select g0.id from ${from} where ${tests}`
   const [first, ...others] = joins.map(({ values }) => values)
-  // One range is read by each part of the index that it bounds; several are looked up from the first.
+  // A single range reads its part of the index; several are looked up from the first.
   if (others.length === 0)
     return (first ?? []).map((sql) => `${rows} and ${sql}`).join(' union all ')
   const each = [first ?? [], ...others].map((values) => orSql(values.map((sql) => `(${sql})`)))
@@ -161,7 +161,6 @@ interface PartPlace {
   readonly isRow: boolean
 }
 
-/** Alternatives. */
 function partSql(
   scope: SearchScope,
   { kind, value }: Part,

@@ -1,4 +1,4 @@
-/** One Criterion of a search → one test on a row of `resource r`; a function a parameter type. */
+/** Compiles a Criterion to a predicate on a row of `resource r`, with one function per parameter type. */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import {
   COMPARTMENTS,
@@ -54,7 +54,6 @@ import {
 import { containsPredicate, stringPredicate } from './strings.ts'
 import { wordsPredicate } from './texts.ts'
 
-/** Errors: 400 for what cannot be searched. */
 export function compilePredicate(scope: SearchScope, criterion: Criterion): Predicate {
   if (isCondition(criterion)) return conditionPredicate(scope, criterion)
   switch (criterion.kind) {
@@ -76,7 +75,7 @@ export function compilePredicate(scope: SearchScope, criterion: Criterion): Pred
   }
 }
 
-/** An `or` narrows when each alternative does, an `and` when one part does. */
+/** An `or` narrows if every alternative does, an `and` if one part does. */
 function groupTest(kind: 'and' | 'or', predicates: readonly Predicate[]): Predicate {
   const isNarrow = ({ kind }: Predicate) => kind === 'keys' || kind === 'ids' || kind === 'narrow'
   const narrows = kind === 'or' ? predicates.every(isNarrow) : predicates.some(isNarrow)
@@ -126,7 +125,6 @@ function conditionPredicate(scope: SearchScope, condition: Condition): Predicate
   }
 }
 
-/** Parameters that every resource has. */
 const ALWAYS: ReadonlySet<string> = new Set(['_lastUpdated', '_project'])
 
 function negated(modifier: string | undefined, predicate: Predicate): Predicate {
@@ -142,7 +140,7 @@ function negation(predicate: Predicate): Predicate {
   }
 }
 
-/** `:missing` by the presence key, or by that of the absence where few lack a value. */
+/** Compiles `:missing` to the presence key, or to the absence key where few rows lack a value. */
 function presence(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -170,7 +168,7 @@ function idTest({ keys, type }: SearchScope, { values, modifier }: Condition): P
   return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(ids, 'uuid[]')})`, reach: 'row' }
 }
 
-/** A compartment of the standard, or an account; a bare id may be that of any compartment. */
+/** Tests for a standard compartment or an account; a bare id may belong to any compartment. */
 function compartmentTest(
   { keys, project, type }: SearchScope,
   values: readonly string[],
@@ -208,7 +206,7 @@ function tokenTest(scope: SearchScope, ps: readonly bigint[], condition: Conditi
   for (const value of values) {
     const token = parseTokenValue(value)
     if (token.code === undefined) systems.push(value)
-    // `email` and `phone` are the systems of what they find.
+    // `email` and `phone` imply the system.
     const system = isFolded || isImplied(scope, code, token) ? undefined : token.system
     for (const p of ps) {
       for (const listed of impliedCodes(scope, code, token)) {
@@ -224,10 +222,9 @@ function tokenTest(scope: SearchScope, ps: readonly bigint[], condition: Conditi
 }
 
 const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
-/** More keys are looked for in the dictionary first: few of them are in use. */
+/** More keys than this are first reduced to those in the dictionary. */
 const MANY_KEYS = 64
 
-/** One of the codes that a ValueSet or a hierarchy lists. */
 function codesTest(scope: SearchScope, ps: readonly bigint[], condition: Condition): Predicate {
   const { keys, type, own } = scope
   const { code, modifier, codes } = condition
@@ -278,7 +275,7 @@ function referenceTest(
   return { kind: 'keys', any }
 }
 
-/** Tests a canonical: versions below `url|1` begin with it and a point, those above it are its beginnings. */
+/** Tests a canonical: versions below `url|1` start with it and a dot, those above are its prefixes. */
 function versionTest(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -311,7 +308,7 @@ function uriTest(scope: SearchScope, ps: readonly bigint[], condition: Condition
   return { kind: 'keys', any: code === 'url' ? [...any, ...canonicalKeys(scope, texts)] : any }
 }
 
-/** A resource is found by its url with its version, too. */
+/** A resource is also indexed by its versioned url. */
 function canonicalKeys({ keys, project, type }: SearchScope, texts: readonly string[]): bigint[] {
   const p = keys.param(project, type, CANONICAL_KEY)
   return texts

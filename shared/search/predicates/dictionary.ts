@@ -1,7 +1,4 @@
-/**
- * Searches through the dictionary of distinct values (table `code`): its keys first, then the
- * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
- */
+/** Searches through the dictionary of distinct values (table `code`): first its keys, then the rows that hold one. */
 
 import { typeElements, valueSet } from '../../fhir/definitions.ts'
 import { canonicalUrl } from '../../fhir/resource.ts'
@@ -21,7 +18,7 @@ import {
   type SearchScope,
 } from './predicate.ts'
 
-/** `:text`: each word of the value begins some word of one display, concept or identifier type. */
+/** `:text`: each word of the value starts a word of the same display, concept or identifier type. */
 export function codeTextPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -33,7 +30,7 @@ export function codeTextPredicate(
     ps.map((p) => scope.keys.texts(p)),
     (bind) =>
       texts.map((words) => {
-        // A value without letters and digits names nothing.
+        // A value without letters and digits matches nothing.
         if (words.includes('')) return 'false'
         const each = words.map((word) => `' ' || c.code like ${like(`% ${escaped(word)}%`, bind)}`)
         return each.join(' and ')
@@ -41,7 +38,7 @@ export function codeTextPredicate(
   )
 }
 
-/** `system|` on coded elements, which hold no key for a system alone. */
+/** `system|` on coded elements, which have no key for a system alone. */
 export function systemPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -52,7 +49,7 @@ export function systemPredicate(
   return held(scope, ps, (bind) => [`c.system = any(${bind(systems, 'text[]')})`], keys)
 }
 
-/** `:below` of a uri: the value itself, its paths, and for a canonical its versions. */
+/** `:below` of a uri: the value itself, its subpaths, and the versions of a canonical. */
 export function belowPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -69,7 +66,6 @@ export function belowPredicate(
   )
 }
 
-/** Narrows many keys to those that are in use at all. */
 export function knownCodesPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -78,11 +74,7 @@ export function knownCodesPredicate(
   return held(scope, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
 }
 
-/**
- * The rows that `:not` may find, by the other codes of its parameter, which are all in the dictionary, or by the key of
- * those without one. Undefined where elements may say more than a code. It is asked for beside `:not` itself, so rows
- * that are walked are not tested by it.
- */
+/** Finds the rows of `:not` by other codes or the absence key. Undefined if elements may have several codes. */
 export function otherCodesPredicate(
   scope: SearchScope,
   code: string,
@@ -107,7 +99,7 @@ export function otherCodesPredicate(
   }
 }
 
-/** Versions of canonical references that begin with one of these; `keys` are those of the texts themselves. */
+/** Versions of canonicals that start with one of the texts; `keys` are the keys of the texts themselves. */
 export function versionsPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -119,7 +111,6 @@ export function versionsPredicate(
   return held(scope, ps, alternatives, keys)
 }
 
-/** `:contains` of a uri, case-insensitive. */
 export function uriContainsPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -133,7 +124,7 @@ export function uriContainsPredicate(
   )
 }
 
-/** `:above` of a uri needs no dictionary: the value itself and every path it is in. */
+/** `:above` of a uri needs no dictionary: the value itself and its parent paths. */
 export function aboveKeys(
   { keys }: SearchScope,
   ps: readonly bigint[],
@@ -171,21 +162,17 @@ function held(
   }
 }
 
-/** Few keys may be held by very many rows: so many are looked at first, which costs a few milliseconds. */
+/** Few keys may match many rows, so this many are walked first. */
 const WALK = 1000
 
 const like = (pattern: string, bind: Bind) => bind(pattern, 'text')
 const escaped = (text: string) => text.replace(/[\\%_]/g, '\\$&')
 
-// Elements without a place for a system, and which one is meant all the same.
+// Elements without a system, and the system implied by their binding
 
-/** Types of elements whose codes have no system of their own. */
 export const BARE: ReadonlySet<string> = new Set(['code', 'boolean', 'string', 'id'])
 
-/**
- * The system of a code is that of the value set it is bound to, or none is named.
- * https://hl7.org/fhir/R4/search.html#token
- */
+/** True when the bound value set implies the system, or none is named. https://hl7.org/fhir/R4/search.html#token */
 export function isImplied(
   { type, own }: TypeScope,
   code: string,
@@ -198,7 +185,7 @@ export function isImplied(
   return isBoundTo({ type, own }, code, system, value)
 }
 
-/** The codes of `system|` where elements have no place for the system but are bound to it. */
+/** Codes of `system|` for elements with the system implied by their binding. */
 export function impliedCodes(
   { type, own }: TypeScope,
   code: string,
@@ -210,7 +197,7 @@ export function impliedCodes(
   return boundSets({ type, own }, code).flatMap((codes) => listed(codes, system))
 }
 
-/** True for a part of a composite that is a code bound to a value set with this system. */
+/** True for a composite component that is a code bound to a value set with this system. */
 export function isImpliedPart(place: TypeScope, code: string, { system, code: value }: TokenValue) {
   if (!system || value === undefined) return false
   return isBoundTo(place, code, system, value)
@@ -226,7 +213,6 @@ function listed(codes: Codes, system: string): readonly string[] {
 
 type TypeScope = Pick<SearchScope, 'type' | 'own'>
 
-/** The codes by system of each `code` element that a parameter reads. */
 function boundSets({ type, own }: TypeScope, code: string): readonly Codes[] {
   const paths = pathsRead(type, code, own) ?? []
   return typeElements(type)

@@ -1,7 +1,7 @@
 /**
- * Chains and `_has`. A reference key is P ^ R and the self key of its target is P' ^ R, so the keys of
- * one side become those of the other by XOR with a constant, in SQL. Stray values that go through it
- * are random 64-bit numbers and match nothing. Every end is read with what the Principal sees of it.
+ * Chains and `_has`. A reference key is P ^ R and the self key of its target is P' ^ R, so XOR with a constant
+ * converts one side to the other in SQL. Unrelated keys become random 64-bit numbers and match nothing. Each end is
+ * read with the Principal's visibility.
  */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -32,14 +32,14 @@ import {
 import { estimateMatches, estimateSelectivity } from './query.ts'
 import { walkSql } from './scan-sql.ts'
 
-/** More than this on one side of a join is 400 too-costly. */
+/** More keys on one side of a join are 400 too-costly. */
 const MAX_KEYS = 50_000
-/** The largest int of PostgreSQL, with room for one more. */
+/** Just below the largest PostgreSQL int. */
 const UNLIMITED = 2_000_000_000
 
 type CompilePredicate = (scope: SearchScope, criterion: Criterion) => Predicate
 
-/** Errors: 400 for a join between the registry and a Project, which only searches have resolved before. */
+/** Errors: 400 for a join between the registry and a Project, which only searches resolve beforehand. */
 export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePredicate): Predicate {
   const byId = referenceTest(scope, join, testOf)
   if (byId !== undefined) return byId
@@ -94,7 +94,7 @@ export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePre
   return { ...predicate, withStatistics: informed }
 }
 
-/** Most rows of the other side match: any that refers to the row at hand will do. */
+/** True when most rows of the other side match, so any referring row will do. */
 function isCommon(
   { inner: { project, type }, test: predicate }: Side,
   statistics: KeyStatistics,
@@ -104,7 +104,7 @@ function isCommon(
   return estimateMatches(statistics, predicate) >= statistics.typeRows(project, number) / 4
 }
 
-/** For `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
+/** For `_has`: when most rows of the other side match, a short walk fills the page. */
 function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> {
   const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
   const rows = (statistics: Matches) => {
@@ -117,7 +117,7 @@ function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> 
   return { probe, walk: { rows, test: probe } }
 }
 
-/** A key of a chain is held by all that refers to one target, one of `_has` by one row. */
+/** A key of a chain matches all rows that refer to one target, a key of `_has` one row. */
 function estimateFanOut(
   isChain: boolean,
   parts: readonly Side[],
@@ -140,10 +140,10 @@ function estimateFanOut(
   return { matchingRows: () => 1, walk: { isMany, rows: MANY_MATCHES / MATCHES_A_PROBE } }
 }
 
-/** Rows of the other side up to which they are not many. */
+/** More matching rows on the other side count as many. */
 const MANY_MATCHES = 1000
 
-/** For a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
+/** For a policy: most rows of a type hold one of the keys, so rows are walked in order first. */
 function policyBounds(
   isChain: boolean,
   parts: readonly Side[],
@@ -169,7 +169,7 @@ function policyBounds(
   const isOneWay = parts.every(({ inner, test: predicate }) =>
     widestReadScope([...inner.visible, predicate]),
   )
-  // Few are let through: what refers to them is looked for at once.
+  // Few matches on the other side: their keys are looked up at once.
   const isRare = (statistics: Matches) =>
     parts.every(({ inner, test: predicate }) =>
       [...inner.visible, predicate].some(
@@ -184,15 +184,13 @@ function policyBounds(
   }
 }
 
-/** A probe costs as much as to read so many rows of the other side. */
+/** Rows of the other side that cost as much to read as one probe. */
 const MATCHES_A_PROBE = 8
-/** More than twice a page. */
 const FEWEST_PROBES = 50
 const MOST_PROBES = 500
-/** Rows that are tested for keys found once. */
+/** Rows tested against keys that are computed once. */
 const POLICY_WALK = 2000
 
-/** `subject._id=x` says what `subject=x` says. */
 function referenceTest(
   scope: SearchScope,
   join: Join,
@@ -213,11 +211,10 @@ function referenceTest(
 
 interface Link {
   readonly constant: bigint
-  /** The target is found by its url, not by its id. */
   readonly isCanonical: boolean
 }
 
-/** From references of `source` to what identifies a `target`, and back. */
+/** Returns the links from references of `source` to the identity of a `target`, and back. */
 function joinLinks(
   { keys, project, own }: SearchScope,
   source: string,
@@ -237,14 +234,13 @@ function joinLinks(
   return links
 }
 
-/** The other end of a join, and how its rows are found. */
 interface Side {
   readonly link: Link
   readonly inner: SearchScope
   readonly test: Predicate
-  /** True where most of its rows match. */
+  /** True when most of its rows match. */
   readonly isCommon?: boolean
-  /** For a List: from what it refers to, to what it has removed. */
+  /** For a List: maps its item references to its deleted items. */
   readonly removed: bigint | undefined
 }
 
@@ -252,7 +248,7 @@ function removedConstant({ keys, project, type }: SearchScope, code: string): bi
   return keys.param(project, type, code) ^ keys.param(project, type, REMOVED_KEY)
 }
 
-/** A chain starts from what its target is, `_has` from all that its source refers to. */
+/** A chain starts from the identity of its target, `_has` from all references of its source. */
 function keysSql(
   isChain: boolean,
   { link, inner, test: predicate, removed }: Side,
@@ -281,7 +277,7 @@ function rowsSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
       where ${tested.join(' and ')}`
   }
   if (predicate.kind === 'ids' && predicate.hasStablePlan === true) {
-    // As an array they are looked up, where a subselect may seem to be worth a look at all rows.
+    // PostgreSQL looks up an array, but might scan all rows for a subselect.
     return where([{ kind: 'narrow', sql: (b) => alternativeSql(predicate, b) }])
   }
   if (predicate.kind !== 'join') return where([predicate])
@@ -291,33 +287,27 @@ function rowsSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
   return `with j as materialized (select ${predicate.keys(bind)} as k) ${few} union all ${many}`
 }
 
-/** Types of which an index holds the self keys (resource_self). */
+/** Types whose self keys are indexed (resource_self). */
 const BY_SELF = [112, 51, 125, 117, 118, 109, 79, 20, 65, 55, 37, 41]
-/** In its words. */
 const HAS_SELF = `(r.type in (${BY_SELF.join(', ')})) is true`
 
 function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
   return !link.isCanonical && BY_SELF.includes(typeNumber(inner.type))
 }
 
-/** Finds a target by its self key. */
 function selfSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
   const tests = [...inner.visible, predicate].map((one) => oneRowSql(one, bind))
   const own = `(r.project = ${bind(inner.project, 'int')}) is true`
   return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${[own, ...tests].join(' and ')}`
 }
 
-/**
- * Rows that follow each other are often about the same: as a join, unlike in an `exists`, PostgreSQL
- * remembers what it has found. Measured: 144 instead of 1,091 buffers for a page of 90 rows walked.
- */
+/** A join instead of `exists`, because PostgreSQL memoizes its results and adjacent rows often share targets. */
 function targetsSql({ link, inner, test: predicate }: Side, bind: Bind): string {
   return `cross join unnest(r.keys[2:r.nref]) x join (
     select r.keys[1] as self from resource r where ${selfSql(inner, predicate, bind)}) t
     on t.self = x # ${bind(link.constant, 'bigint')}`
 }
 
-/** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
 function probeSql(isChain: boolean, side: Side, bind: Bind): string {
   const { link, inner, test: predicate, removed } = side
   const c = bind(link.constant, 'bigint')
@@ -332,7 +322,7 @@ function probeSql(isChain: boolean, side: Side, bind: Bind): string {
       : `select r.keys[1] # ${c}`
   const kept =
     removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
-  // To look for a common key in the index as well takes longer than to test the few rows of a reference.
+  // For a common key, testing the few rows of a reference is faster than another index lookup.
   const tested = side.isCommon
     ? `${whereSql(inner, [], bind, true)} and ${predicateSql(predicate, bind, true)}`
     : whereSql(inner, [predicate], bind, true)

@@ -1,4 +1,4 @@
-/** The order of a page and the cursor that continues it: keyset paging, with the id as tie-break. */
+/** Page order and cursors: keyset paging with the id as tie-break. */
 
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { mainDate, resourceTypes, typeNumber } from '../../fhir/definitions.ts'
@@ -19,7 +19,7 @@ import {
 } from './sort-cursor.ts'
 import { compileSortTerm } from './sort-terms.ts'
 
-/** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
+/** Newest first by default. Errors: 400 for parameters that cannot be sorted by. */
 export function resolveOrder(request: SearchRequest, keys: Keys, own?: OwnParameters): Order {
   const { type, sort, conditions } = request
   const [rule = { code: '_lastUpdated', descending: true }, second] = sort
@@ -34,23 +34,22 @@ export function resolveOrder(request: SearchRequest, keys: Keys, own?: OwnParame
   return { column: 'id', descending: false, byType: false, terms }
 }
 
-/** The same from its end to its beginning. */
 export function reversed(order: Order): Order {
   const terms = order.terms.map((term) => ({ ...term, descending: !term.descending }))
   return { ...order, descending: !order.descending, terms }
 }
 
-/** The order over several types. Errors: 400 for what is not in the row of every type. */
+/** Order over several types. Errors: 400 for columns that some types lack. */
 export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
   const order = resolveOrder(request, keys)
   if (order.column !== 'd_lo' && order.terms.length === 0) return { ...order, byType: true }
   throw notSupported('Several types are sorted by _lastUpdated or _id', '_sort')
 }
 
-/** The type numbers of cursors; 0 is that of an order without the type. */
+/** Type numbers in cursors; 0 for an order without types. */
 const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 
-/** `isBackwards`: of the page that ends before the row. */
+/** `isBackwards`: the page ends before the row. */
 export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
   if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
   const value =
@@ -59,7 +58,7 @@ export function writeCursor(order: Order, row: SortedRow, isBackwards = false): 
   return encodeCursor([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type])
 }
 
-/** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
+/** Errors: 400 for a damaged cursor or a cursor of another order. Cursors contain no secrets. */
 export function readCursor(order: Order, cursor: string): Position {
   if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
   const foreign = order.column === 'lu' && !order.descending ? FOREIGN.exec(cursor) : null
@@ -78,7 +77,7 @@ export function readCursor(order: Order, cursor: string): Position {
   throw badRequest('Invalid cursor', '_cursor')
 }
 
-/** Medplum's: `1-<ms>-<id>` begins at a time, `2-<ms>-<id>,<id>…` after those that share it. */
+/** Medplum cursors: `1-<ms>-<id>` starts at a time, `2-<ms>-<id>,<id>…` after those that share it. */
 const FOREIGN = /^([12])-(\d{1,13})-([0-9a-f,-]*)$/
 const FIRST_ID = '00000000-0000-0000-0000-000000000000'
 
@@ -98,7 +97,7 @@ function timestampLiteral(time: Date | number | null): string | null {
 const name = ({ column, descending, byType }: Order) =>
   `${descending ? '-' : ''}${column}${byType ? ',type' : ''}`
 
-/** `order by` that the B-tree of the order serves: rows without a date come last ascending. */
+/** `order by` served by the B-tree of the order: rows without a date come last ascending. */
 export function orderSql({ column, descending, byType, terms }: Order, alias: string): string {
   if (terms.length > 0) return termOrderSql(terms, descending, alias)
   const direction = descending ? ' desc' : ''
@@ -107,9 +106,9 @@ export function orderSql({ column, descending, byType, terms }: Order, alias: st
     .join(', ')
 }
 
-/** The same order in words that no index serves, so that the rows are found by their keys. */
+/** The order in a form that no index serves, so that rows are found by their keys. */
 export function orderAfterSql(order: Order, alias: string): string {
-  // The index of dates holds only rows that have one, so it cannot serve all of them anyway.
+  // The date index is partial (rows with a date), so it cannot serve the full order anyway.
   if (order.column === 'd_lo') return orderSql(order, alias)
   const direction = order.descending ? 'desc nulls last' : 'asc nulls first'
   return orderColumns(order.column, order.byType)
@@ -117,7 +116,7 @@ export function orderAfterSql(order: Order, alias: string): string {
     .join(', ')
 }
 
-/** The condition on rows after a position; rows without a date are after all ascending. */
+/** Condition on rows after a position; rows without a date come last ascending. */
 export function afterSql(order: Order, position: Position, bind: Bind): string {
   const { column, descending, byType } = order
   const beyond = descending ? '<' : '>'
@@ -136,7 +135,6 @@ export function afterSql(order: Order, position: Position, bind: Bind): string {
   return column === 'd_lo' && !descending ? `(${later} or r.d_lo is null)` : later
 }
 
-/** The columns that no two rows share. */
 export function orderColumns(column: Order['column'], byType: boolean): readonly string[] {
   return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }

@@ -6,32 +6,29 @@ import type { Term } from './sort-terms.ts'
 export interface Order {
   readonly column: 'lu' | 'd_lo' | 'id'
   readonly descending: boolean
-  /** Several types: the type is the last tie-break, as two of them may share an id. */
+  /** Order over several types: the type is the last tie-break, since two types may share an id. */
   readonly byType: boolean
-  /** Not empty: the order is by these, then by id, and the column says nothing. */
+  /** If not empty, sorts by these terms, then by id, ignoring `column`. */
   readonly terms: readonly Term[]
 }
 
-/** The last row of the page before; `value` null is a row without a date. */
+/** Last row of the previous page; `value` null is a row without a date. */
 export interface Position {
   readonly value: string | null
-  /** In the order of the terms. */
   readonly values: readonly TermValue[]
   readonly id: string
-  /** Number of its type, in an order by type. */
   readonly type: number
-  /** The page ends before this row instead of beginning after it. */
+  /** The page ends before this row instead of starting after it. */
   readonly isBackwards: boolean
 }
 
 export interface SortedRow extends VersionRow {
-  /** Where words are searched. */
   readonly score?: number | null
   /** Infinite for the open end of a period. */
   readonly d_lo: Date | number | null
-  /** `s0`, `s1`, …: what the terms of the order give. */
+  /** `s0`, `s1`, …: values of the order's terms. */
   readonly [term: `s${number}`]: Date | number | string | null
 }
 
-/** As JSON says it; infinite numbers and times are texts. */
+/** JSON value; infinite numbers and times are strings. */
 export type TermValue = string | number | null

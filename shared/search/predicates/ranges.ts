@@ -1,4 +1,4 @@
-/** Dates, numbers and quantities that are rows of `idx_range`. */
+/** Dates, numbers and quantities in `idx_range`. */
 
 import { mainDate, typeNumber } from '../../fhir/definitions.ts'
 import { convert, timestamp, UCUM } from '../../fhir/values.ts'
@@ -63,10 +63,7 @@ export function quantityPredicate(
   )
 }
 
-/**
- * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
- * one of UCUM is converted to every unit of the data that measures the same. A system alone is that of its unit.
- */
+/** Returns alternatives on a row of idx_range; a UCUM unit is converted to every compatible unit of the data. */
 export function quantityBounds(
   { keys, project, units, isPolicy }: SearchScope,
   value: QuantityValue,
@@ -90,14 +87,13 @@ export function quantityBounds(
     const there = unit === code ? undefined : convertNumber(value, code, unit)
     return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
   })
-  // The units of UCUM in the data are known; those of a policy were read with it, a moment ago.
+  // The UCUM units in the data are known, except for policies, which were compiled earlier.
   if (system === UCUM && !isPolicy && !units.includes(code))
     return converted.length > 0 ? converted : ['false']
   const same = systems.map((one) => keys.unit(one, code))
   return [...withUnit(value, same), ...converted]
 }
 
-/** Undefined when the units do not measure the same. */
 export function convertNumber(
   number: NumberValue,
   from: string,
@@ -110,7 +106,7 @@ export function convertNumber(
   return { prefix: number.prefix, value, low, high }
 }
 
-/** `near`: rows hold the latitude in `lo` and the longitude in `hi`; the latitude bounds the index. */
+/** `near`: `lo` is the latitude and `hi` the longitude; the latitude bounds the index. */
 export function nearPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -130,7 +126,7 @@ export function nearPredicate(
 
 const EARTH_KM = 6371
 
-/** Kilometres on the sphere, by the haversine. */
+/** Distance in kilometres on the sphere, by the haversine formula. */
 export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
   const lat = bind(latitude, 'float8')
   return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
@@ -138,14 +134,14 @@ export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): str
     * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
 }
 
-/** Reads dates of a `_filter`: `po` tests what `ap` does, without its margin. */
+/** Parses dates of a `_filter`: `po` works like `ap` without its margin. */
 export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
   const parsed = values.map((value) => parseDateValue(value))
   return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
 }
 
-// Below, v = query range [low, high), r = resource range [lo, hi). The bounds on
-// `lo` that follow from the others are spelled out: the index is ordered by it.
+// Notation: v = query range [low, high), r = resource range [lo, hi). Implied bounds on `lo` are spelled out: the
+// index is ordered by it.
 export function dateSql(
   value: DateValue,
   lo: string,
@@ -178,33 +174,29 @@ export function dateSql(
   }
 }
 
-/** No more than this lies between the bounds of most values, and of all above LARGE nothing is said. */
+/** Most values are at most this wide; values above LARGE are not classified. */
 const NARROW = 1
 const LARGE = 1_000_000_000
 
-/**
- * On a row of idx_range, as alternatives that bound `lo`, which the index is ordered by: nearly all values
- * are narrow, so that none far below can reach up; the others have an index of their own, idx_range_wide.
- */
+/** Returns alternatives that bound `lo`: most values are narrow; wide ones are in idx_range_wide. */
 export function numberBounds(
   number: NumberValue,
   alias: string,
   bind: Bind,
-  /** True for a row at hand, where no index needs bounds. */
+  /** True for a known row, which needs no index bounds. */
   isRow: boolean,
 ): readonly string[] {
   const test = numberSql(number, alias, bind)
   const least = lowestHigh(number)
   if (isRow || least === undefined || least > LARGE) return [test]
-  // Half as much again for what is lost in rounding.
+  // Adds half for rounding errors.
   const floor = bind(least - 1.5 * NARROW, 'float8')
   const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
-  // Behind words that the other index does not serve, which may seem to be as good.
+  // Written so that the other index does not serve it.
   const isBelow = `(${alias}.lo < ${floor}) is true`
   return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${isBelow} and ${test}`]
 }
 
-/** The lower bound of `hi` of a match. */
 function lowestHigh({ prefix, value, low }: NumberValue): number | undefined {
   if (prefix === 'eq' || prefix === 'ap') return low
   return prefix === 'gt' || prefix === 'ge' ? value : undefined
@@ -238,7 +230,7 @@ function numberSql(number: NumberValue, alias: string, bind: Bind): string {
   }
 }
 
-/** Alternatives are read one by one, each by the part of the index that it bounds. */
+/** Reads each alternative through the part of the index that it bounds. */
 function inRanges(
   { project }: SearchScope,
   ps: readonly bigint[],
@@ -254,7 +246,7 @@ function inRanges(
         .map((sql) => `${all} and ${sql}`)
         .join(' union all ')
     },
-    // Behind words that no index serves: the id of the row is all that finds it.
+    // Written so that no index serves it: the row id must find the row.
     few: (bind) => `select g.id from idx_range g
       where (${scope(bind)} and ${orSql(alternatives(bind, true))}) is true`,
     hasStablePlan: true,
@@ -265,9 +257,6 @@ export function orSql(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
 }
 
-// The main date of a type, and when a row was written: columns of the row itself.
-
-/** Undefined when the parameter is not the main date of the type. */
 export function mainDatePredicate(scope: SearchScope, condition: Condition): Predicate | undefined {
   const { type, own } = scope
   if (mainDate(type) !== condition.code) return undefined
@@ -298,14 +287,14 @@ export function mainDatePredicate(scope: SearchScope, condition: Condition): Pre
   }
 }
 
-/** Rows without a main date have an index of their own; few of most types are in it. */
+/** Rows without a main date have a partial index, small for most types. */
 function datelessTest({ project, type }: SearchScope): Predicate {
   const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
     and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
   return { kind: 'ids', ids, hasStablePlan: true }
 }
 
-/** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
+/** Elements of at most a year, so that bounds on the end also bound the start. */
 const SHORT: ReadonlySet<string> = new Set(['date', 'dateTime', 'instant'])
 const LONGEST_MS = 366 * 86_400_000
 
@@ -314,7 +303,7 @@ interface Bounds {
   readonly to?: number
 }
 
-/** Between what nearly all matches begin; undefined where they may begin anywhere. */
+/** Returns the range in which nearly all matches start; undefined if unbounded. */
 function startBounds({ prefix, low, high }: DateValue, isShort: boolean): Bounds | undefined {
   switch (prefix) {
     case 'eq':
@@ -339,7 +328,6 @@ function startBounds({ prefix, low, high }: DateValue, isShort: boolean): Bounds
   }
 }
 
-/** Between what all matches begin. */
 function beginsWithin(value: DateValue, isShort: boolean): Bounds {
   const { prefix, high } = value
   const least = isShort ? leastEnd(value) : undefined
@@ -351,14 +339,13 @@ function beginsWithin(value: DateValue, isShort: boolean): Bounds {
   return startBounds(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
 }
 
-/** Returns the range that holds all of the bounds. */
 function around(bounds: readonly Bounds[]): TimeRange {
   const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
   const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
   return { column: 'd_lo', from, to }
 }
 
-/** The lower bound of a match's end; undefined where its beginning is bounded anyway, or nothing is. */
+/** Returns the lower bound of a match's end; undefined if the start is bounded or nothing is. */
 function leastEnd({ prefix, low, high }: DateValue): number | undefined {
   if (prefix === 'gt') return high
   return prefix === 'ge' || prefix === 'ap' ? low : undefined

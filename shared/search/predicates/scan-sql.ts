@@ -1,4 +1,4 @@
-/** The stages of a statement: a walk along the order, and the rest where that has not filled the page. */
+/** Stages of a statement: a walk along the order, and a fallback when it does not fill the page. */
 
 import { timestamp } from '../../fhir/values.ts'
 import type { Bind } from '../../postgres/statement.ts'
@@ -16,12 +16,12 @@ import {
 } from './predicate.ts'
 import type { PlannerStats, Query } from './query.ts'
 
-/** A walk of at most `cap` rows, where `when` holds. */
+/** A walk of at most `cap` rows, run if `when` holds. */
 export interface Walk {
   readonly when?: string
   readonly cap: number
   readonly tested: readonly string[]
-  /** A join that lets rows through, once for each target. */
+  /** A join that passes rows, once per matching target. */
   readonly targets?: string | undefined
 }
 
@@ -31,10 +31,7 @@ interface Stages {
   readonly rest: string
 }
 
-/**
- * Selects what the walk finds if it fills the page, else the rest. The walk is in order already; to ask for that order
- * again would make PostgreSQL walk to the cap before it sorts.
- */
+/** Selects the walked rows if they fill the page, otherwise the fallback. An `order by` would force a full walk. */
 export function walkThenFallbackSql(
   query: Query,
   most: string,
@@ -59,13 +56,13 @@ export function walkThenFallbackSql(
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-/** The columns of the walk's index, whose order PostgreSQL then need not make again. */
+/** Index columns of the walk, which save PostgreSQL a sort. */
 function walkOrderSql({ order: { column, byType } }: Query, direction: string): string {
   const names = new Set(['project', 'type', ...orderColumns(column, byType)])
   return [...names].map((name) => `r.${name}${direction}`).join(', ')
 }
 
-/** To the end of the order, or until the page is full. */
+/** Walks to the end of the order, or until the page is full. */
 export function walkedOn(
   query: Query,
   tested: readonly string[],
@@ -77,14 +74,14 @@ export function walkedOn(
   return `select ${COLUMNS} from (${walkSql(query, undefined, bind)}) r${where}${end}`
 }
 
-/** A test of a row that is walked past: many are, so what it leads to is not looked up for each. */
+/** Tests a walked row without looking up related rows for each. */
 export function testedSql(predicate: Predicate, bind: Bind): string {
   if (predicate.kind === 'ids') return probeSql(predicate, bind)
   const look = predicate.kind === 'join' ? predicate.walk?.test?.(bind) : undefined
   return look ?? predicateSql(predicate, bind, true)
 }
 
-/** The tests of a walk; a join that leads to its targets by their own index is joined, where the order is known. */
+/** Returns the predicates of a walk; a join with an index on its targets becomes a join if the order is known. */
 export function splitIndexJoin(
   predicates: readonly Predicate[],
   { order }: Query,
@@ -93,23 +90,21 @@ export function splitIndexJoin(
   const first = predicates.find(
     (predicate) => predicate.kind === 'join' && predicate.walk?.targets !== undefined,
   )
-  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
+  // A date order is two runs, which PostgreSQL does not know to be ordered.
   const isLed = first?.kind === 'join' && order.column !== 'd_lo'
   const others = isLed ? predicates.filter((predicate) => predicate !== first) : predicates
   const targets = isLed ? first.walk?.targets?.(bind) : undefined
   return { targets, tested: others.map((predicate) => testedSql(predicate, bind)) }
 }
 
-// Rows that an index finds by some of the tests; the other tests are looked at on each row, then comes the order.
-
-/** The index that finds rows `r`, and the tests that are left. */
+/** The index that finds rows `r`, and the remaining predicates. */
 export interface IndexScan {
   readonly from: string
   readonly conditions: readonly string[]
   readonly others: readonly Predicate[]
 }
 
-/** By `_id`, else by keys, else by nothing: all rows of the type. */
+/** Uses `_id`, otherwise keys, otherwise all rows of the type. */
 export function indexScan({ project, typeNumbers, predicates }: Query, bind: Bind): IndexScan {
   const kind = ['narrow', 'keys'].find((one) =>
     predicates.some((predicate) => predicate.kind === one),
@@ -123,7 +118,7 @@ export function indexScan({ project, typeNumbers, predicates }: Query, bind: Bin
   }
 }
 
-/** By ids, which `ids` selects; without statistics PostgreSQL would read all rows of a type to find some. */
+/** Uses the ids selected by `ids`; without statistics PostgreSQL would read all rows of a type. */
 export function byIds(
   { project, typeNumbers, predicates: others }: Query,
   { statistics }: Pick<PlannerStats, 'statistics'>,
@@ -140,7 +135,7 @@ export function byIds(
   return { from, conditions: [], others }
 }
 
-/** The ids of all tests together: PostgreSQL knows which of them is rare. */
+/** Intersects the ids of all predicates: PostgreSQL knows which is rarest. */
 export function idsSql(ids: readonly IdsPredicate[], bind: Bind): string {
   const [first = '', ...others] = ids.map((predicate) => predicate.ids(bind))
   if (others.length === 0) return first
@@ -148,7 +143,6 @@ export function idsSql(ids: readonly IdsPredicate[], bind: Bind): string {
   return `select x.id from (${first}) x(id) where ${among}`
 }
 
-/** Rows in order, at most `most` of them. */
 export function indexScanSql(
   { order, after }: Query,
   { from, conditions, others }: IndexScan,
@@ -164,26 +158,24 @@ export function indexScanSql(
   const rows = `select ${columns} from ${from} where ${where.join(' and ') || 'true'}
     order by ${orderAfterSql(order, 'r')}`
   if (far.length === 0) return `${rows} limit ${most}`
-  // Looked for in that order, until the page is full.
+  // Tested in order until the page is full.
   const seen = far.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`).join(' and ')
   return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
-// * Rows along a B-tree of `resource`, from one position to another. Both ends are written as rows of values that begin
-// with Project and type. Only the index of that order can serve them and the order at once, so PostgreSQL walks it
-// whatever its statistics say, also while there are none.
+// Rows along a B-tree of `resource` between two positions. Both bounds are row values that start with Project and
+// type: only the index of that order serves them, so PostgreSQL walks it regardless of statistics.
 
 export const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-/** Columns that a test may look at. */
 const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
 
 const FIRST_ID = '00000000-0000-0000-0000-000000000000'
 const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
 
-/** Values at which PostgreSQL does not look when it plans. */
+/** Puts values behind a select, which hides them from the planner, so that the cached plan fits any value. */
 export function hideFromPlanner(bind: Bind): Bind {
-  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
+  // The cast makes it a scalar where a select would be a row set: `= any(…)`.
   return (value, type) => {
     const bound = bind(value, type)
     return bound.startsWith('(') ? bound : `(select ${bound})::${type}`
@@ -194,14 +186,12 @@ type Walked = Pick<Query, 'project' | 'typeNumbers' | 'predicates' | 'after'> & 
   readonly order: Pick<Order, 'column' | 'descending'>
 }
 
-/** The first and the last time of a column, in epoch ms. */
 interface ColumnRange {
   readonly from: number
   readonly to: number
   readonly isBounded: boolean
 }
 
-/** Returns the range of the column that all tests leave. */
 export function intersectRanges(
   predicates: readonly Predicate[],
   column: Order['column'],
@@ -215,9 +205,9 @@ export function intersectRanges(
 }
 
 /**
- * The rows of a type in order, tested by nothing but the bounds of the order's own column. Those without a main date
- * are in an index of their own, so an order by date is two runs, the second read only when the first is used up.
- * `most`: absent, as many as are read of it; a fence keeps the tests around it from finding rows by other indexes.
+ * Selects the rows of a type in order, tested only by bounds of the order's column. Rows without a main date have a
+ * separate index, so a date order is two runs, the second read once the first is exhausted. Without `most`, rows are
+ * read on demand; a fence keeps outer predicates from using other indexes.
  */
 export function walkSql(walked: Walked, most: string | undefined, bind: Bind): string {
   const { predicates, order, after } = walked
@@ -244,12 +234,10 @@ export function walkSql(walked: Walked, most: string | undefined, bind: Bind): s
 }
 
 interface Run {
-  /** Absent: by id alone. */
+  /** Absent: ordered by id alone. */
   readonly column: 'lu' | 'd_lo' | undefined
   readonly span?: Pick<ColumnRange, 'from' | 'to'>
-  /** Its rows come behind this one. */
   readonly after: Position | undefined
-  /** The condition of a partial index. */
   readonly where: string
 }
 

@@ -1,16 +1,16 @@
-/** The place of a row among rows sorted by terms: its values and its id, as SQL and as a cursor. */
+/** Positions among rows sorted by terms, as SQL and as cursors. */
 
 import { badRequest } from '../../core/errors.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import type { Order, Position, SortedRow, TermValue } from './position.ts'
 import type { Term } from './sort-terms.ts'
 
-/** Begins the cursor of a page that ends before its row. */
+/** First character of a cursor for the page that ends before its row. */
 export const BACK = '<'
 
 export const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
-/** Longer than any value that is kept in an order, but those read from the content. */
+/** Longer than any indexed sort value; values read from content may be longer. */
 const MAX_TEXT = 10_000
 
 export function writeTermCursor(
@@ -22,7 +22,7 @@ export function writeTermCursor(
   return encodeCursor([`${isBackwards ? BACK : ''}${joinTermNames(terms)}`, values, row.id])
 }
 
-/** Errors: 400 for a damaged cursor or one of another order. */
+/** Errors: 400 for a damaged cursor or a cursor of another order. */
 export function readTermCursor(terms: readonly Term[], cursor: string): Position {
   const parts = decodeCursor(cursor)
   const names = [joinTermNames(terms), BACK + joinTermNames(terms)]
@@ -37,13 +37,12 @@ export function readTermCursor(terms: readonly Term[], cursor: string): Position
   throw badRequest('Invalid cursor', '_cursor')
 }
 
-/** `order by` of rows that carry the terms as s0, s1, …; without a value last, first descending. */
+/** `order by` of rows with the terms as s0, s1, …; rows without a value come last, first descending. */
 export function termOrderSql(terms: readonly Term[], idDescending: boolean, alias: string): string {
   const each = terms.map(({ descending }, i) => `${alias}.s${i}${descending ? ' desc' : ''}`)
   return [...each, `${alias}.id${idDescending ? ' desc' : ''}`].join(', ')
 }
 
-/** The condition on rows after a position. */
 export function afterTermsSql(
   { terms, descending: idDescending }: Order,
   { id, values }: Position,
@@ -102,7 +101,6 @@ export function encodeCursor(parts: readonly unknown[]): string {
   return Buffer.from(JSON.stringify(parts)).toString('base64url')
 }
 
-/** Undefined for what is no JSON. */
 export function decodeCursor(cursor: string): unknown {
   try {
     return JSON.parse(Buffer.from(cursor, 'base64url').toString())

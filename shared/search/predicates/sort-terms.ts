@@ -1,6 +1,6 @@
 /**
- * One rule of a `_sort` that no B-tree of `resource` serves → the value a row is sorted by: ascending
- * the least of many, descending the greatest; null without one. https://hl7.org/fhir/R4/search.html#sort
+ * Compiles `_sort` rules that no B-tree of `resource` serves to the sort value of a row: the least of many ascending,
+ * the greatest descending, null without one. https://hl7.org/fhir/R4/search.html#sort
  */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
@@ -18,19 +18,17 @@ export interface Term {
   readonly name: string
   readonly descending: boolean
   readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
-  /** The value of `resource r`, looked up for each row. */
   readonly one: (project: number, bind: Bind) => string
-  /** The side table that holds the values in their order; absent: no index has them so. */
+  /** Side table with the values in order; absent: no such index. */
   readonly side?: Side
 }
 
-/** Rows of a side table. */
 export interface Side {
-  /** Selects `id` and `v` of all of them; a resource with several values comes several times. */
+  /** Selects `id` and `v` of all rows; a resource with several values has several rows. */
   readonly rows: (project: number, bind: Bind) => string
-  /** True for a `resource r` without any. */
+  /** True for a `resource r` without rows. */
   readonly isMissing: (project: number, bind: Bind) => string
-  /** The key that resources without a value hold; undefined where they hold none. */
+  /** Key of resources without a value; undefined if there is no such key. */
   readonly absent: (project: number) => bigint | undefined
 }
 
@@ -39,7 +37,7 @@ interface TermScope {
   readonly conditions: readonly Criterion[]
 }
 
-/** Errors: 400 for a parameter whose values are not kept in any order. */
+/** Errors: 400 for a parameter that cannot be sorted by. */
 export function compileSortTerm(
   keys: Keys,
   type: string,
@@ -62,7 +60,7 @@ export function compileSortTerm(
   const isUsual = plannedParameter(type, code, own)?.isUsual === true
   const absent = (project: number) => {
     const [p, another] = ps(project)
-    // Several stored parameters are absent where all of them are.
+    // With several stored parameters, a row must lack all of them.
     return isUsual && p !== undefined && another === undefined ? keys.absent(p) : undefined
   }
   switch (parameter?.type) {
@@ -96,7 +94,7 @@ function sortColumn(type: string, code: string): { type: Term['type']; sql: stri
   return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
 }
 
-/** The places that a search asks for. Errors: 400 without any. */
+/** Returns the places in the search. Errors: 400 without any. */
 function requireNearValues(conditions: readonly Criterion[]): readonly NearValue[] {
   const near = conditions.find((one) => isCondition(one) && one.type === 'special')
   if (near === undefined || !isCondition(near)) {
@@ -105,7 +103,6 @@ function requireNearValues(conditions: readonly Criterion[]): readonly NearValue
   return near.values.map(parseNearValue)
 }
 
-/** From the nearest of the places. */
 function distance(
   places: readonly NearValue[],
   pick: string,
@@ -135,7 +132,7 @@ function sideTable(
         where s.project = ${bind(project, 'int')} and ${parameterSql('s', [p], bind)}`,
     )
   const side: Pick<Side, 'rows' | 'isMissing'> = {
-    // A merge of one parameter's index after the other's keeps their order.
+    // Merging the indexes of both parameters keeps their order.
     rows: (project, bind) => each(project, bind).join(' union all '),
     isMissing: (project, bind) =>
       `not exists (select 1 ${rows(project, bind)} and s.id = r.id offset 0)`,
@@ -153,14 +150,14 @@ function isCoded(type: string, code: string, own: OwnParameters | undefined): bo
   )
 }
 
-/** By the dictionary: the least code among those of the row's keys. */
+/** Sorts by the dictionary: the least code among the row's keys. */
 function codeSql(pick: string, ps: (project: number) => readonly bigint[]): Term['one'] {
   return (project, bind) => `(select ${pick}(c.code collate "C") from code c
     where c.project = ${bind(project, 'int')} and ${parameterSql('c', ps(project), bind)}
       and c.k = any(r.keys))`
 }
 
-/** Identifiers, references and urls are kept as keys only, so their texts are read from the content. */
+/** Identifiers, references and urls are indexed as keys only, so their text is read from the content. */
 function contentSql(
   pick: string,
   type: string,
@@ -176,7 +173,7 @@ function contentSql(
     where v.project = ${bind(project, 'int')} and v.type = r.type and v.id = r.id and v.ver = r.ver)`
 }
 
-/** Member of an element that is compared; the element itself where it is a plain value. */
+/** Member of an element to compare; empty for a primitive. */
 const COMPARED: ReadonlyMap<string, string> = new Map([
   ['Identifier', '.value'],
   ['ContactPoint', '.value'],
@@ -187,7 +184,7 @@ const COMPARED: ReadonlyMap<string, string> = new Map([
 const PATH =
   /^\(?(\w+)\.([\w.]+?)(?: as (\w+)|\.as\((\w+)\)|\.where\(resolve\(\) is (\w+)\)|\.where\((\w+) ?= ?'([\w-]+)'\))?\)?$/
 
-/** Undefined when a part of the expression is not so simple. */
+/** Returns undefined for more complex expressions. */
 function jsonPaths(
   type: string,
   code: string,

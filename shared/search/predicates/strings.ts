@@ -17,10 +17,10 @@ import {
   type SearchScope,
 } from './predicate.ts'
 
-/** No text sorts behind a prefix followed by this, bytewise. */
+/** Sorts after every text with the same prefix, bytewise. */
 const LAST = '\u{10ffff}'
 
-/** Each word of the value starts some word of the resource's values of the parameter. */
+/** Each word of the value starts a word of the resource's values. */
 export function stringPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
@@ -58,14 +58,13 @@ export function stringPredicate(
 
 const MOST_WORDS = 200
 
-/** Errors: 400 too-costly for a text of more words than a statement can look for. */
+/** Errors: 400 too-costly for too many words. */
 export function searchWords(text: string, code: string): readonly string[] {
   const words = comparedWords(text)
   if (words.length <= MOST_WORDS) return words
   throw tooCostly(`A text that is searched may have ${MOST_WORDS} words`, code)
 }
 
-/** Each value by the rarest of its words. */
 function wordRowsEstimator(
   values: readonly (readonly string[])[],
 ): (statistics: Pick<Matches, 'startingWith'>) => number {
@@ -75,7 +74,7 @@ function wordRowsEstimator(
       .reduce((sum, rows) => sum + rows, 0)
 }
 
-/** The row at hand is found by its id alone: the rest is in words that no index serves. */
+/** Finds the row by id alone; other conditions are written so that no index serves them. */
 function ofRow(
   { keys, project }: SearchScope,
   ps: readonly bigint[],
@@ -97,17 +96,17 @@ function wordsSql(
   const later = ps.map((p) => keys.words(p))
   const [first = '', ...others] = words
   if (others.length === 0) {
-    // PostgreSQL expects many rows of two parameters at once, and would begin elsewhere.
+    // For two parameters at once PostgreSQL overestimates the rows and picks another plan.
     return [ps, later].map((some) => startsWith(project, some, first, bind)).join(' union all ')
   }
   const rows = words.length > MAX_JOINED ? intersected : joined
   return `(${rows(project, [...ps, ...later], words, bind)})`
 }
 
-/** From here on the orders to join them in are too many to weigh. */
+/** From here on there are too many join orders to plan. */
 const MAX_JOINED = 5
 
-/** PostgreSQL knows which words are common: it begins with the rarest and looks up the others. */
+/** Joins the words: PostgreSQL starts with the rarest and looks up the others. */
 function joined(
   project: number,
   ps: readonly bigint[],
@@ -147,7 +146,7 @@ export function prefixSql(alias: string, value: string, bind: Bind): string {
   return `${alias}.v >= ${bind(value, 'text')} and ${alias}.v < ${bind(value + LAST, 'text')}`
 }
 
-/** Anywhere in a value; `text` is as the caller wrote it. */
+/** Matches anywhere in a value; `text` is unnormalised. */
 export function containsPredicate(
   scope: SearchScope,
   ps: readonly bigint[],

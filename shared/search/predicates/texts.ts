@@ -1,4 +1,4 @@
-/** `_text` and `_content`: words of the narrative, and of all of a resource. https://hl7.org/fhir/R4/search.html#content */
+/** Full-text search: `_text` and `_content`. https://hl7.org/fhir/R4/search.html#content */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isOfWords, wordsQuery } from '../../fhir/searched-text.ts'
@@ -13,14 +13,14 @@ const COLUMNS: ReadonlyMap<string, string> = new Map([
   ['_content', 'content'],
 ])
 
-/** Errors: 400 for a type whose words are not kept. The values are of the `websearch` syntax, one of them has to match. */
+/** Errors: 400 for a type without a full-text index. Values use `websearch` syntax and are OR-ed. */
 export function wordsPredicate({ project, type }: SearchScope, condition: Condition): IdsPredicate {
   const { code } = condition
   if (!hasFullText(type)) throw notSupported(`${code} is not supported for ${type}`, code)
   const rows = (bind: Bind, test: (matches: string) => string) => {
     const [place, kind] = [bind(project, 'int'), bind(typeNumber(type), 'smallint')]
     const words = wordsSql(condition, bind)
-    // A query without a word, of signs alone, matches nothing; with the mark it would match all.
+    // A query without words matches nothing; combined with the mark it would match everything.
     const query = `case when numnode(${words}) > 0
       then (${words}) && quote_literal(${markSql(place, kind)})::tsquery end`
     return `select x.id from resource_text x where x.project = ${place} and x.type = ${kind}
@@ -33,10 +33,7 @@ export function wordsPredicate({ project, type }: SearchScope, condition: Condit
   }
 }
 
-/**
- * How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. `project` is the
- * SQL of the Project of the row.
- */
+/** Scores `resource r` from 0 to 1; undefined without full-text conditions. `project` is SQL. */
 export function scoreSql(
   conditions: readonly Criterion[],
 ): ((project: string, bind: Bind) => string) | undefined {
@@ -52,7 +49,7 @@ export function scoreSql(
   }
 }
 
-/** Errors: 400 for a search without words. */
+/** Errors: 400 for a search without full-text conditions. */
 export function scoreToSortBy(
   conditions: readonly Criterion[],
 ): (project: number, bind: Bind) => string {

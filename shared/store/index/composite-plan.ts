@@ -1,9 +1,7 @@
 /**
- * Composite parameters: rows under the key of the first component, so that all values come from one
- * element. Components that are keys (token, reference, uri) are joined to one key. What is left makes
- * range or string rows whose `p` is Keys.composite of that key; where two are left, `u` of their rows
- * is the mark of the element instead of a unit. Where a token is the only key, a coding has rows under
- * its system alone: the dictionary tells which those are for a code without one.
+ * Composite parameters: rows under the key of the first component, so that all values come from one element. Key
+ * components (token, reference, uri) join to one key; the rest make range or string rows whose `p` is Keys.composite
+ * of it. With two such, `u` of their rows marks the element. A lone token also has rows under its system.
  */
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { searchedText } from '../../fhir/searched-text.ts'
@@ -24,7 +22,7 @@ const RESOURCE = '%resource.'
 
 interface ComponentWalk {
   readonly type: Component['type']
-  /** Written `%resource.…`: read from the whole resource, not from the element. */
+  /** Written `%resource.…`: read from the resource, not from the element. */
   readonly isOfResource: boolean
   readonly legs: readonly Walk<Value[]>[]
 }
@@ -62,7 +60,6 @@ export function planComposite(
       const values = componentValues(component, element, into)
       return { position, keys: componentKeys(component.type, values, p, into) }
     })
-    // Most elements have only the first component.
     if (others.some((other) => other.keys.length === 0)) return
     let keys = componentKeys(first.type, componentValues(first, element, into), p, into)
     for (const { position, keys: seconds } of others) {
@@ -78,14 +75,12 @@ interface Joined {
   readonly position: number
 }
 
-/** `rowsAt`: the `p` of the rows of a component. */
 function addRanges(
   ranged: readonly Joined[],
   element: unknown,
   rowsAt: (position: number) => readonly bigint[],
   into: Derivation,
 ): void {
-  // Separates the values of one element from those of the next where two of them must be joined.
   const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
   for (const { component, position } of ranged) {
     const values = componentValues(component, element, into)
@@ -94,7 +89,7 @@ function addRanges(
   }
 }
 
-/** A token as a component: its key in any system, and under its own if it names one. */
+/** A token component: its key in any system, and in its own system if it has one. */
 interface Coding {
   readonly any: bigint
   readonly exact: bigint | undefined
@@ -117,7 +112,6 @@ function componentCodings(
   )
 }
 
-/** `p` of its rows at a position; the dictionary leads there from the code alone. */
 function linked({ any, exact, system, code }: Coding, position: number, into: Derivation): bigint {
   const plain = into.keys.composite(any, position)
   if (exact === undefined) return plain
@@ -144,7 +138,6 @@ function compileComponent(
   return { type: kind, isOfResource, legs }
 }
 
-/** Ranges or strings under each of `rows`, which are values of `p`. */
 function addRows(
   kind: Component['type'],
   values: readonly Value[],
@@ -173,10 +166,7 @@ function addRows(
   }
 }
 
-/**
- * Keys of a token, reference or uri component, as Keys makes them from the composite's own P. The
- * free text of a concept is left out: it would add a row for each value.
- */
+/** Leaves out the text of a concept, which would add a row per value. */
 function componentKeys(
   kind: Component['type'],
   values: readonly Value[],

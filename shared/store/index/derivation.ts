@@ -1,4 +1,4 @@
-/** Collects the rows of one resource while its plan runs. Measured in test/store/indexes.test.ts. */
+/** Collects the index rows of one resource while its plan runs. */
 import { COMPARTMENTS } from '../../fhir/definitions.ts'
 import type { OwnParameter } from '../../fhir/definitions-data.ts'
 import { toNumber } from '../../fhir/json.ts'
@@ -42,7 +42,6 @@ export class Derivation {
   readonly ranges: RangeRow[] = []
   readonly codes: CodeRow[] = []
   readonly units = new Set<string>()
-  /** Parameters of the Project that have failed on this resource. */
   readonly failed: OwnParameter[] = []
   low: number | undefined
   high: number | undefined
@@ -62,7 +61,6 @@ export class Derivation {
     if (OWN_COMPARTMENT.has(plan.type)) this.#compartment(self)
   }
 
-  /** P(type, param) of the parameter at `index` in the plan. */
   p(index: number): bigint {
     return this.#of(index).p
   }
@@ -108,7 +106,6 @@ export class Derivation {
     }
   }
 
-  /** Adds an item that a List has removed. */
   removed(reference: string): void {
     const p = this.keys.param(this.#project, this.resource.resourceType, REMOVED_KEY)
     this.others.add(this.keys.reference(p, this.target(reference)))
@@ -152,7 +149,7 @@ export class Derivation {
     }
   }
 
-  /** The url of a conformance resource: also what canonical references to it are joined by. */
+  /** Adds the url of a conformance resource, which canonical references join on. */
   canonicalUrl(index: number, value: unknown): void {
     this.uri(index, value)
     const { version } = this.resource
@@ -162,7 +159,7 @@ export class Derivation {
     }
   }
 
-  /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
+  /** Location.position: one row, latitude as `lo` and longitude as `hi`. */
   position(index: number, value: unknown): void {
     if (!isObject(value)) return
     const [latitude, longitude] = [toNumber(value.latitude), toNumber(value.longitude)]
@@ -170,7 +167,7 @@ export class Derivation {
     this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
   }
 
-  /** R(target); consecutive parameters often read one reference. */
+  /** Caches the last target: consecutive parameters often read one reference. */
   target(reference: string): bigint {
     if (reference === this.#lastReference) return this.#lastTarget
     this.#lastReference = reference
@@ -178,7 +175,7 @@ export class Derivation {
     return this.#lastTarget
   }
 
-  /** One row by unit code; a second one by the human unit where that or the system is unusual. */
+  /** One row by unit code; another by the human unit if that or the system is unusual. */
   range(p: bigint, { low, high, system, code, unit }: QuantityRange): void {
     const u = code === undefined ? 0n : this.keys.unit(system, code)
     this.ranges.push({ p, lo: low, hi: high, u })
@@ -192,7 +189,7 @@ export class Derivation {
     }
   }
 
-  /** Says which of the parameters that nearly all resources have this one lacks. */
+  /** Adds keys for usual parameters that this resource lacks. */
   finish(parameters: readonly PlannedParameter[]): void {
     for (const { index, isUsual } of parameters) {
       if (!isUsual) continue
@@ -202,7 +199,7 @@ export class Derivation {
     }
   }
 
-  /** False for what the dictionary cannot keep. */
+  /** False when the dictionary cannot store it. */
   code(p: bigint, k: bigint, system: string, code: string): boolean {
     const row = codeRow({ p, k, system, code, display: undefined })
     if (row !== undefined) this.codes.push(row)
@@ -217,7 +214,7 @@ export class Derivation {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
-      // One that the dictionary cannot keep is found by a key of its own.
+      // Codes that the dictionary cannot store are found by a separate key.
       if (kind === 'code' && !this.code(p, any, '', code)) this.others.add(this.keys.system(p, ''))
       return
     }
@@ -233,13 +230,12 @@ export class Derivation {
     if (words.row !== undefined) this.codes.push(words.row)
   }
 
-  /** For `:contains`; a value of its own, so a dictionary would hold as many rows. */
+  /** For `:contains`. */
   #contact(p: bigint, value: string): void {
     const { start: v } = searchedText(value)
     if (v !== '') this.strings.push({ p, v })
   }
 
-  /** The dictionary tells a search which units there are to convert to. */
   #unit(system: string, code: string, u: bigint): void {
     if (u === this.#lastUnit) return
     this.#lastUnit = u

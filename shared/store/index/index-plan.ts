@@ -1,4 +1,4 @@
-/** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
+/** Index plan of a resource type: the compiled walks of all parameters, grouped by root property. */
 import { Cache } from '../../core/cache.ts'
 import { HttpError } from '../../core/errors.ts'
 import {
@@ -28,19 +28,17 @@ import type { Derivation } from './derivation.ts'
 import type { PlannedParameter, PlannedType } from './rows.ts'
 
 export interface IndexPlan extends PlannedType {
-  /** Root property → walks from the resource. */
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
-  /** Walks that answer for an absent element too (`deceased` is false). */
+  /** Walks that also yield a value for an absent element (`deceased` is false). */
   readonly whole: readonly Walk<Derivation>[]
-  /** Elements that rows come from; ANY_ELEMENT where that is unknown. */
+  /** Elements with index rows; ANY_ELEMENT when unknown. */
   readonly elements: ReadonlySet<string>
-  /** The elements among them that string and range rows come from. */
   readonly sides: ReadonlySet<string>
   /** In the order of COMPARTMENTS: walks that collect `Type/id`. */
   readonly compartments: readonly (readonly Walk<Set<string>>[])[]
 }
 
-/** Undefined for what has no rows of its own: columns, unions, unknown parameters. */
+/** Undefined for parameters without rows: columns, unions, unknown ones. */
 export function plannedParameter(
   type: string,
   code: string,
@@ -49,13 +47,12 @@ export function plannedParameter(
   return getIndexPlan(type, own).parameters.find((parameter) => parameter.code === code)
 }
 
-/** True for a reference parameter that holds urls of conformance resources. */
 export function isCanonicalParameter(type: string, code: string, own?: OwnParameters): boolean {
   const types = plannedParameter(type, code, own)?.types ?? []
   return types.includes('canonical') || types.includes('uri')
 }
 
-/** Compiled when the type is first met. Throws for what is no resource type. */
+/** Compiled on first use of the type. Throws for an unknown type. */
 export function getIndexPlan(type: string, own?: OwnParameters, only?: ParameterSubset): IndexPlan {
   if (only !== undefined) return partialPlan(type, own, only)
   if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
@@ -64,7 +61,7 @@ export function getIndexPlan(type: string, own?: OwnParameters, only?: Parameter
   return planIn(plans, type, own)
 }
 
-/** The parameters to derive, as stored; `_compartment` for whatever leads to one. */
+/** The parameters to derive, as stored; `_compartment` stands for all that lead to one. */
 export interface ParameterSubset {
   readonly stamp: string
   readonly codes: ReadonlySet<string>
@@ -104,7 +101,7 @@ function planIn(
 
 const COLUMNS = new Set(['_id', '_lastUpdated'])
 
-/** Canonical references name a url with its version: the one of such a resource is read with its url. */
+/** Canonical references contain a version, so it is read with the url. */
 const CANONICAL_VERSION = 'version'
 
 function makePlan(type: string, own: OwnParameters | undefined, only?: ParameterSubset): IndexPlan {
@@ -150,7 +147,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Parameter
       const hasSides = makesSideRows(parameter, planned.isMainDate, leg)
       for (const name of elementsRead(type, parameter, leg)) {
         elements.add(name)
-        // The author, say, differs from version to version, and a Project may search by it.
+        // `meta` (such as the author) differs per version, and a custom parameter may search it.
         if (name === META && ownParameter !== undefined) elements.add(ANY_ELEMENT)
         if (hasSides) sides.add(name)
       }
@@ -168,7 +165,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Parameter
   return { type, stamp, parameters, roots, whole, elements, sides, compartments }
 }
 
-/** Parameters that nearly all resources have a value of, beside those of elements that must be there. */
+/** Parameters that nearly all resources have, in addition to mandatory elements. */
 const USUAL: ReadonlySet<string> = new Set([
   ...['active', 'category', 'code', 'encounter', 'family', 'gender', 'identifier', 'name'],
   ...['patient', 'performer', 'status', 'subject'],
@@ -194,7 +191,6 @@ function collectTargets(type: string, prefix: string): Walk<Set<string>> {
   }
 }
 
-/** Nothing is known of its elements beforehand but what its type can read. */
 function generalParameter({ code, type }: OwnParameter, index: number): PlannedParameter {
   const types = type === 'token' ? ['Coding'] : type === 'reference' ? ['Reference'] : []
   return { code, index, isMainDate: false, isUsual: false, types, compartments: [] }
@@ -224,7 +220,6 @@ function bindLeg(
   return handler && leg.bind(handler)
 }
 
-/** Returns the function that turns values of a type into rows. */
 function createHandler(
   owner: string,
   parameter: SearchParameter,
@@ -261,7 +256,7 @@ function createHandler(
   }
 }
 
-/** An item that stands in another entry, too, is still a member by that one. */
+/** An item may still be a member by another entry. */
 function removedItems(resource: unknown, into: Derivation): void {
   const entries = isObject(resource) && Array.isArray(resource.entry) ? resource.entry : []
   const kept = new Set<string>()
@@ -273,15 +268,12 @@ function removedItems(resource: unknown, into: Derivation): void {
   for (const literal of removed.difference(kept)) into.removed(literal)
 }
 
-/**
- * An expression that has used up its time is left alone for a while, lest each write of its Project
- * takes that time from the others; its rows are missing meanwhile, and it could not make them.
- */
+/** Pause after an expression timed out, so that it does not slow down every write of its Project. */
 const REST_MS = 10_000
 const resting = new Cache<string, true>({ name: 'slow-expressions', max: 10_000, ttlMs: REST_MS })
 const SLOW = 'takes too long'
 
-/** Values of types that nobody handles are left out; an expression that fails yields nothing. */
+/** Values of unhandled types are skipped; a failing expression yields nothing. */
 function generalWalk(
   parameter: OwnParameter,
   handlerOf: (type: string) => Walk<Derivation> | undefined,
@@ -311,13 +303,11 @@ function nodeType(node: unknown): string {
   return typeof node === 'string' ? 'string' : 'dateTime'
 }
 
-// * Which elements of a type its index rows come from. An update that leaves those elements as they are
-// leaves the rows as they are, so nobody has to derive what is stored once more.
+// Elements that index rows come from: an update that leaves them unchanged keeps the rows.
 
-/** Stands for every element. */
 const ANY_ELEMENT = '*'
 
-/** PostgreSQL and the caller set some of it: it differs from version to version. */
+/** Differs per version. */
 const META = 'meta'
 const OF_RESOURCE = '%resource.'
 
@@ -325,14 +315,12 @@ function elementsRead(type: string, parameter: SearchParameter, leg: Leg): reado
   return parameter.type === 'composite' ? compositeElements(type, parameter, leg) : [legRoot(leg)]
 }
 
-/** False for a leg that makes keys only, or the main date. */
 function makesSideRows({ type }: SearchParameter, isMainDate: boolean, leg: Leg): boolean {
   switch (type) {
     case 'reference':
     case 'uri':
       return false
     case 'token':
-      // For `:contains`.
       return leg.type === 'ContactPoint'
     case 'date':
       return !isMainDate
@@ -349,7 +337,7 @@ function makesSideRows({ type }: SearchParameter, isMainDate: boolean, leg: Leg)
   }
 }
 
-/** True when no element that any row comes from differs, nor what the platform says of the resource. */
+/** True when neither an element with rows nor the platform meta differs. */
 export function keepsRows(
   elements: ReadonlySet<string>,
   before: Resource,
@@ -366,7 +354,7 @@ function indexedMeta({ versionId, lastUpdated, author, onBehalfOf, ...indexed }:
   return indexed
 }
 
-/** True when no element that string and range rows come from differs. */
+/** True when no element with string or range rows differs. */
 export function keepsSideRows(
   elements: ReadonlySet<string>,
   before: Resource,

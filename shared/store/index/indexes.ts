@@ -1,7 +1,4 @@
-/**
- * Resource → the rows that make it findable: keys, main date, strings, ranges, codings. The write
- * path, the policy checks in memory and the subscriptions all use what is derived here.
- */
+/** Derives index rows from resources, for writes, in-memory policy checks and Subscriptions. */
 import { searchable } from '../../access/fields/fields.ts'
 import { tooCostly } from '../../core/errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
@@ -17,15 +14,14 @@ export interface IndexRows {
   /** `keys[0]` is the self key; `keys[0..nref)` are self, references and compartments. No duplicates. */
   readonly keys: readonly bigint[]
   readonly nref: number
-  /** Main date of the type as PostgreSQL timestamptz text (`infinity` allowed); both or none. */
+  /** PostgreSQL timestamptz text (`infinity` allowed); both or none. */
   readonly dateLow: string | undefined
   readonly dateHigh: string | undefined
   readonly strings: readonly StringRow[]
   readonly ranges: readonly RangeRow[]
   readonly codes: readonly CodeRow[]
-  /** UCUM codes of its quantities. */
   readonly units: readonly string[]
-  /** Parameters of the Project whose expressions have failed: they have no rows. */
+  /** Parameters of the Project whose expressions failed: they have no rows. */
   readonly failed: readonly OwnParameter[]
 }
 
@@ -39,7 +35,7 @@ interface DeriveChoice {
   readonly only?: ParameterSubset | undefined
 }
 
-/** The resource must have its id; its secrets are not indexed. Errors: 400 too-costly for more than 32,767 references. */
+/** The resource needs its id; its secrets are not indexed. Errors: 400 too-costly above 32,767 references. */
 export function deriveIndexes(
   keys: Keys,
   project: number,
@@ -71,12 +67,11 @@ export function deriveIndexes(
   }
 }
 
-/** `Patient/<id>` of every patient whose compartment the resource is in, itself included. */
+/** Returns `Patient/<id>` of every patient compartment of the resource, itself included. */
 export function patientCompartments(resource: Resource): readonly string[] {
   return resourceCompartments('Patient', resource)
 }
 
-/** `Type/<id>` of every compartment of one kind that the resource is in. */
 export function resourceCompartments(
   compartment: Compartment,
   resource: Resource,

@@ -1,10 +1,9 @@
 /**
- * The 64-bit keys that rows are found by: `H` of the storage design is a keyed hash, so that nobody
- * can craft two values with one key. The write side and the query side both ask here, and only here.
+ * The 64-bit search keys. `H` is a keyed hash, so that callers cannot craft collisions.
  *
  *   P(type, param)  constant of a parameter in a project; also `p` of the side tables
  *   R(target)       constant of a reference text in a project, `Patient/<id>` or a full address
- *   reference key   P ^ R, so that a join from a self key to a reference key is arithmetic in SQL
+ *   reference key   P ^ R, so that SQL joins self keys to reference keys by arithmetic
  *   any other key   H(kind, P, value parts)
  */
 
@@ -30,14 +29,14 @@ const KIND = {
   idHigh: 14,
   texts: 15,
 } as const
-/** Above the largest kind; the position in a composite is counted in it. */
+/** Above the largest kind; composite positions are counted in multiples of it. */
 const KINDS = 16
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const CACHED_PARAMETERS = 20_000
 
 export class Keys {
-  /** Seals what a caller carries from one page to the next. */
+  /** Encryption key of page cursors. */
   readonly seal: Buffer
   readonly #sip: SipHash
   readonly #parameters = new Cache<string, bigint>({
@@ -45,14 +44,14 @@ export class Keys {
     max: CACHED_PARAMETERS,
   })
 
-  /** `salt` is the one row of `search_key_salt`; any length of at least 16 bytes. */
+  /** `salt`: the row of `search_key_salt`, at least 16 bytes. */
   constructor(salt: Buffer) {
     if (salt.length < 16) throw new Error('The search key salt must have at least 16 bytes')
     this.seal = sealingKey(salt, 'cursors')
     this.#sip = new SipHash(sha256(salt).subarray(0, 16), (text) => sha256(text).toString('hex'))
   }
 
-  /** P(type, param): `p` of idx_string, idx_range and code rows, and the base of the param's keys. */
+  /** P(type, param). */
   param(project: number, type: string, param: string): bigint {
     const name = `${project}|${type}|${param}`
     const known = this.#parameters.get(name)
@@ -62,96 +61,92 @@ export class Keys {
     return made
   }
 
-  /** R(target): `Type/id` without version, or the full address of something stored elsewhere. */
+  /** R(target): `Type/id` without version, or a full address. */
   target(project: number, reference: string): bigint {
     return this.#sip.hash(KIND.target, BigInt(project), reference, '')
   }
 
-  /** Token: `system` undefined is any system (`code`), `''` is no system (`|code`). */
+  /** `system` undefined: any system (`code`); `''`: no system (`|code`). */
   token(p: bigint, system: string | undefined, code: string): bigint {
     if (system === undefined) return this.#sip.hash(KIND.anySystem, p, code, '')
     return this.#sip.hash(KIND.token, p, system, code)
   }
 
-  /** `system|` of an Identifier or a ContactPoint; of coded elements ask the `code` table. */
+  /** `system|` of an Identifier or ContactPoint; coded elements use the `code` table. */
   system(p: bigint, system: string): bigint {
     return this.#sip.hash(KIND.system, p, system, '')
   }
 
-  /** Identifier `:of-type` with type coding and value. */
   ofType(p: bigint, system: string, code: string, value: string): bigint {
     return this.#sip.hash(KIND.ofType, this.token(p, system, code), value, '')
   }
 
-  /** uri, canonical (with and without `|version`), `_profile`, `_source`; strings as they were written. */
+  /** uri, canonical (with and without `|version`), `_profile`, `_source`; exact strings. */
   uri(p: bigint, value: string): bigint {
     return this.#sip.hash(KIND.uri, p, value, '')
   }
 
-  /** Reference key P ^ R of a literal reference or a canonical. */
+  /** P ^ R. */
   reference(p: bigint, target: bigint): bigint {
     return p ^ target
   }
 
-  /** `:identifier` of a reference: use the answer as `p` of `token` and `system`. */
+  /** `:identifier` of a reference: pass the result as `p` to `token` and `system`. */
   logical(p: bigint): bigint {
     return this.#sip.hash(KIND.logical, p, '', '')
   }
 
-  /** First key of every row. `reference` is `Type/id` of the row itself. */
+  /** First key of every row; `reference` is its `Type/id`. */
   self(project: number, type: string, reference: string): bigint {
     return this.param(project, type, '_self') ^ this.target(project, reference)
   }
 
-  /** Held by every resource of a compartment, whatever its type; `reference` is `Patient/<id>`. */
+  /** Held by every resource of a compartment; `reference` is `Patient/<id>`. */
   compartment(project: number, reference: string): bigint {
     return this.param(project, '*', '_compartment') ^ this.target(project, reference)
   }
 
-  /** Held when a token, reference or uri parameter has a value: the opposite of `:missing`. */
+  /** Held when a token, reference or uri parameter has a value: `:missing=false`. */
   present(p: bigint): bigint {
     return this.#sip.hash(KIND.present, p, '', '')
   }
 
-  /** Held when a parameter that nearly all resources have has none: what `:missing` finds. */
+  /** Held when a usual parameter has no value: `:missing=true`. */
   absent(p: bigint): bigint {
     return this.#sip.hash(KIND.present, p, 'absent', '')
   }
 
-  /** `u` of a range row. An empty `system` is a unit without a system; 0 is no unit. */
+  /** `u` of a range row. Empty `system`: a unit without a system; 0: no unit. */
   unit(system: string, code: string): bigint {
     return this.#sip.hash(KIND.unit, 0n, system, code)
   }
 
-  /** `p` of the rows of string words that no row of `p` begins with. */
+  /** `p` of rows for string words other than the first. */
   words(p: bigint): bigint {
     return this.#sip.hash(KIND.words, p, '', '')
   }
 
-  /** `p` of the rows of what follows the beginning of a long string, for `:contains`. */
+  /** `p` of rows for the rest of a long string, for `:contains`. */
   chunks(p: bigint): bigint {
     return this.#sip.hash(KIND.chunks, p, '', '')
   }
 
-  /** `p` of the dictionary of what tokens are called, for `:text`. */
+  /** `p` of the token text dictionary, for `:text`. */
   texts(p: bigint): bigint {
     return this.#sip.hash(KIND.texts, p, '', '')
   }
 
-  /** `p` of the dictionary of a project's UCUM units. */
+  /** `p` of a project's UCUM unit dictionary. */
   units(project: number): bigint {
     return this.param(project, '*', '_unit')
   }
 
-  /**
-   * Composite, by the key of its first component (token or reference key under the composite's P):
-   * with the key of the second one the stored key; `p` of the range or string row for other types.
-   */
+  /** Composite by the key of its first component; without a second key, `p` of its side rows. */
   composite(first: bigint, position: number, second?: bigint): bigint {
     return this.#sip.join(KIND.composite + position * KINDS, first, second ?? 0n)
   }
 
-  /** The `id` column: a UUID is itself in lower case, any other FHIR id a keyed hash in its shape. */
+  /** The `id` column: a UUID in lower case, or a keyed hash of any other FHIR id in UUID form. */
   rowId(type: string, id: string): string {
     if (UUID.test(id)) return id.toLowerCase()
     const high = hex(this.#sip.hash(KIND.idHigh, 0n, type, id))
@@ -167,7 +162,7 @@ export class Keys {
   }
 }
 
-/** Keys as the text of a PostgreSQL `bigint[]`; pg would turn each one into a quoted string. */
+/** Formats keys as PostgreSQL `bigint[]` text; pg would quote each one. */
 export function keysLiteral(keys: Iterable<bigint>): string {
   return `{${[...keys].join(',')}}`
 }
@@ -180,11 +175,7 @@ function hex(value: bigint): string {
   return BigInt.asUintN(64, value).toString(16).padStart(16, '0')
 }
 
-/*
- * SipHash-2-4 (https://www.aumasson.jp/siphash/siphash.pdf) over UTF-16 code units, 64-bit words as
- * pairs of int32. Measured for a 40 character key: 0.28 us; HalfSipHash 0.42 us, crypto.hash (sha1)
- * 1.7 us, createHmac 17 us.
- */
+/* SipHash-2-4 (https://www.aumasson.jp/siphash/siphash.pdf) over UTF-16 code units, 64-bit words as int32 pairs. */
 
 const CAPACITY = 4096
 const LONG = 0x100
@@ -194,7 +185,6 @@ const longs = new BigInt64Array(units.buffer)
 const result = new Int32Array(2)
 const resultLong = new BigInt64Array(result.buffer)
 
-/** The longest pair of texts that is hashed as it is. */
 const MAX_UNITS = CAPACITY - 16
 
 class SipHash {
@@ -204,7 +194,7 @@ class SipHash {
   readonly #k1h: number
   readonly #digest: (text: string) => string
 
-  /** `key` is 16 bytes; `digest` shortens texts beyond MAX_UNITS. */
+  /** `key` is 16 bytes; `digest` shortens long texts. */
   constructor(key: Buffer, digest: (text: string) => string) {
     this.#k0l = key.readInt32LE(0)
     this.#k0h = key.readInt32LE(4)
@@ -213,7 +203,7 @@ class SipHash {
     this.#digest = digest
   }
 
-  /** Hash of (kind, p, a, b); different tuples are different messages. */
+  /** Different tuples are different messages. */
   hash(kind: number, p: bigint, a: string, b: string): bigint {
     if (a.length + b.length > MAX_UNITS) {
       return this.hash(kind | LONG, p, this.#digest(a), this.#digest(b))
@@ -229,7 +219,7 @@ class SipHash {
     return this.#run(n >> 1, length)
   }
 
-  /** Hash of (kind, a, b) of two keys; never the message of a text hash. */
+  /** Never the message of a text hash. */
   join(kind: number, a: bigint, b: bigint): bigint {
     longs[0] = a
     words[2] = kind

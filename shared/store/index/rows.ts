@@ -1,14 +1,14 @@
-/** The rows that searches find a resource by, and the parameters that they are made for. */
+/** Index rows of a resource, and the parameters they are made for. */
 
 export interface PlannedParameter {
   readonly code: string
   readonly index: number
   readonly isMainDate: boolean
-  /** Nearly all resources have it, so one that lacks it has a key that says so. */
+  /** Nearly all resources have it, so its absence is indexed. */
   readonly isUsual: boolean
-  /** Types of its elements: `Coding`, `Identifier`, `code` …; they decide which keys a token has. */
+  /** Element types (`Coding`, `Identifier`, `code` …), which decide on the keys of a token. */
   readonly types: readonly string[]
-  /** `Patient/`, … for the compartments this parameter puts a resource into. */
+  /** `Patient/`, … for the compartments that this parameter leads to. */
   readonly compartments: readonly string[]
 }
 
@@ -32,13 +32,12 @@ export interface StringRow {
   readonly v: string
 }
 
-/** The part of a plan that decides the constants of its keys. */
 export interface PlannedType {
   readonly type: string
-  /** Identifies the Project's own parameters in it; empty without any. */
+  /** Identifies the Project's custom parameters; empty without any. */
   readonly stamp: string
   readonly parameters: readonly PlannedParameter[]
 }
 
-/** P(List, this) ^ R(item) is held by a List of which the item is no member any more. */
+/** P(List, this) ^ R(item): held by a List from which the item was removed. */
 export const REMOVED_KEY = '_removed'

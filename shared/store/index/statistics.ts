@@ -1,39 +1,35 @@
 /**
- * How many rows hold a key, from PostgreSQL's own statistics: ANALYZE keeps the 10,000 most common
- * elements of `resource.keys`. A key that is not among them is rare, in a Project and a type that are
- * known. While searches run, every second one statement looks for a newer ANALYZE, whoever ran it, and
- * the statistics are read again after one. Measured: 19 ms a refresh, 0.1 ms a look.
+ * Estimates how many rows hold a key, from PostgreSQL statistics: a key outside of the 10,000 most common elements of
+ * `resource.keys` is rare. While searches run, one statement a second checks for a newer ANALYZE.
  */
 import type { Connection } from '../../postgres/statement.ts'
 import { INDEX_REVISION } from './revision.ts'
 
 export interface KeyStatistics {
-  /** Estimated rows that hold the key; undefined is rare. */
+  /** Estimated rows that hold the key; undefined: rare. */
   matches(key: bigint): number | undefined
-  /** Estimated rows of side tables that begin with a normalised text; 0 where that is rare. */
+  /** Estimated side rows that begin with a normalised text; 0: rare. */
   startingWith(text: string): number
-  /** No key that is rare is held by more rows; undefined before the statistics are read. */
+  /** Upper bound of the rows of a rare key; undefined before the first read. */
   readonly rare: number | undefined
-  /** Live rows of all Projects, when they were last counted. */
+  /** Live rows of all Projects at the last count. */
   readonly rows: number
-  /** False for a Project or a type that was not there, or hardly, when PostgreSQL last looked. */
+  /** False for a Project or type with few or no rows at the last ANALYZE. */
   knows(project: number, type: number): boolean
-  /** Estimated live rows of a type in a project; a middling number where it is not known. */
+  /** Estimated live rows of a type in a project; a middling number if unknown. */
   typeRows(project: number, type: number): number
-  /** No row was indexed by older code, as far as this process knows; else some may lack keys. */
+  /** False when rows indexed by older code may lack keys. */
   readonly isIndexed: boolean
-  /** Reads the statistics now, e.g. after a bulk load. */
   refresh(): Promise<void>
 }
 
 const LOOK_MS = 1000
-/** So many that no way is taken which reads all rows of a type because they are few. */
+/** High enough that no plan reads all rows of an unknown type. */
 const UNKNOWN_ROWS = 10_000
 
 interface Snapshot {
   readonly rows: number
   readonly keys: ReadonlyMap<string, number>
-  /** The lowest frequency among `keys`. */
   readonly lowest: number
   readonly projects: ReadonlyMap<number, number>
   readonly types: ReadonlyMap<number, number>
@@ -50,7 +46,7 @@ const EMPTY: Snapshot = {
   texts: NO_TEXTS,
 }
 
-/** Reads nothing yet; the first search starts the first refresh and does not wait for it. */
+/** The first search starts the first refresh without waiting for it. */
 export function openStatistics(connection: Connection): KeyStatistics {
   let snapshot = EMPTY
   let lookedAt = Number.NEGATIVE_INFINITY
@@ -72,7 +68,7 @@ export function openStatistics(connection: Connection): KeyStatistics {
     size = sizes
     if (analyzed === seen && isSettled) return
     await refresh()
-    // PostgreSQL announces an ANALYZE just before its transaction commits, so the next look reads once more.
+    // PostgreSQL reports an ANALYZE just before it commits, so the next check reads again.
     isSettled = analyzed === seen
     seen = analyzed
   }
@@ -81,7 +77,7 @@ export function openStatistics(connection: Connection): KeyStatistics {
     if (!isLooking && performance.now() - lookedAt > LOOK_MS) {
       isLooking = true
       lookedAt = performance.now()
-      // Without fresh statistics searches stay right, only their plan may be a worse one.
+      // With stale statistics results stay correct; only the plan may be worse.
       look()
         .catch(() => undefined)
         .finally(() => {
@@ -135,14 +131,10 @@ function createStatistics(
 }
 
 interface State {
-  /** Changes with each ANALYZE and VACUUM of the tables that the statistics are about. */
+  /** Changes with each ANALYZE and VACUUM of these tables. */
   readonly analyzed: string
-  /**
-   * The orders of magnitude of the tables. A cached plan is one for the size that a table had: PostgreSQL makes it anew
-   * after an ANALYZE, and the change of an order is noticed here where none was run.
-   */
+  /** Orders of magnitude of the tables: cached plans depend on them, and growth may come without an ANALYZE. */
   readonly sizes: string
-  /** Names the code that has made the oldest index rows. */
   readonly revision: number | null
 }
 
@@ -200,9 +192,9 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
 
 interface TextStatistics {
   readonly rows: number
-  /** Values of which it knows how frequent they are, 0 to 1. */
+  /** Frequencies are 0 to 1. */
   readonly common: readonly { readonly value: string; readonly frequency: number }[]
-  /** Between two of them lie equally many of the other values. */
+  /** Equal numbers of other values lie between two bounds. */
   readonly bounds: readonly string[]
 }
 
@@ -228,7 +220,7 @@ async function readTextStatistics(connection: Connection): Promise<TextStatistic
   return { rows, common, bounds: bounds ?? [] }
 }
 
-/** Rows of all parameters and Projects; 0 where none is common. */
+/** 0 if none is common. */
 function rowsStartingWith({ rows, common, bounds }: TextStatistics, text: string): number {
   const isStart = (value: string) => value.startsWith(text)
   const sum = (found: TextStatistics['common']) =>

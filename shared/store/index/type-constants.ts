@@ -1,10 +1,10 @@
-/** Constants for the derivation of a type in one project, and codings that it has met before. */
+/** Key constants of a type in one project, and a cache of its codings. */
 import { Cache } from '../../core/cache.ts'
 import { plainWords, type Token } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'
 import type { CodeRow, PlannedType } from './rows.ts'
 
-/** P(type, this) ^ R(url) is held by a resource that canonical references name by `url`. */
+/** P(type, this) ^ R(url): held by a resource that canonical references name by `url`. */
 export const CANONICAL_KEY = '_canonical'
 
 const MAX_CODE = 1000
@@ -13,7 +13,6 @@ const CACHED_CONSTANTS = 2000
 const CACHED_CODINGS = 20_000
 const MAX_CACHED_CODING = 500
 
-/** The constants that keys of a type start from, in one project. */
 export interface TypeConstants {
   readonly self: bigint
   readonly compartment: bigint
@@ -29,11 +28,9 @@ export interface Constants {
   readonly logical: bigint
   readonly words: bigint
   readonly texts: bigint
-  /** By their code. */
   readonly codings: Map<string, Coding>
 }
 
-/** The keys and rows of one coding under one parameter. */
 export interface Coding {
   readonly system: string | undefined
   readonly display: string | undefined
@@ -87,7 +84,7 @@ export function typeConstants(keys: Keys, project: number, plan: PlannedType): T
   return made
 }
 
-/** Most codings are those of earlier resources: what they lead to is made once. */
+/** Most codings repeat across resources. */
 export function cachedCoding(keys: Keys, constants: Constants, token: Token): Coding {
   const { system, code, display } = token
   const known = constants.codings.get(code)
@@ -118,7 +115,6 @@ function makeCoding(keys: Keys, { p, texts }: Constants, token: Token): Coding {
   }
 }
 
-/** The key of the words that `:text` finds; undefined without any. */
 export function textKey(
   keys: Keys,
   texts: bigint,
@@ -130,7 +126,7 @@ export function textKey(
   return { key, row: codeRow({ p: texts, k: key, system: '', code: words, display: undefined }) }
 }
 
-/** Undefined for what the dictionary cannot keep: PostgreSQL text holds no NUL, and long codes are none. */
+/** Undefined for NUL, which PostgreSQL text cannot hold, and long codes. */
 export function codeRow(row: CodeRow): CodeRow | undefined {
   const { system, code, display } = row
   if (system.length + code.length > MAX_CODE) return undefined

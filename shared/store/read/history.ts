@@ -1,4 +1,4 @@
-/** History, newest first by default. A policy decides on each version; on a deletion, by what was deleted. */
+/** History, newest first by default. The policy decides on each version; on a deletion, by the version before it. */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
 import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
 import type { Interaction } from '../../access/grant.ts'
@@ -19,11 +19,11 @@ import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
 import { redactFor } from './redact.ts'
 
 const V = versionColumns('v')
-/** Versions decided on for a count: in one request, in one statement. */
+/** Most versions decided on for a total: one request, one statement. */
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 
-/** Deletions included; 404 when the id was never used or is not visible. */
+/** Includes deletions. Errors: 404 when the id was never used or is not visible. */
 export async function history(
   store: StoreContext,
   principal: Principal,
@@ -64,7 +64,7 @@ export async function history(
   })
   const [first] = rows
   if (first === undefined || first.known === 0) throw notFound()
-  // The outer join gives one row of nulls when the page is empty.
+  // The outer join yields one row of nulls when the page is empty.
   const found = rows.filter((row) => row.ver !== null)
   const page = await buildHistoryPage(store, principal, { request, rows: found, idFor: () => id })
   const isAll = found.length <= request.count && isPlain && request.offset === 0
@@ -94,7 +94,7 @@ async function requireVisible(
   }
 }
 
-/** Reads the history of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
+/** Reads the history of one type, or of all readable types. Errors: 403 for a denied type. */
 export async function typeHistory(
   store: StoreContext,
   principal: Principal,
@@ -120,11 +120,10 @@ function readableTypes(principal: Principal): readonly string[] {
 }
 
 interface ManyRow extends VersionRow {
-  /** Start of the text of the version before a deletion. */
   readonly before: string | null
 }
 
-// The row's id is the FHIR id only for UUIDs, so that of a deletion is read from what was deleted.
+// A row id equals the FHIR id only for UUIDs, so that of a deletion comes from the version before.
 function textId({ id, before }: ManyRow): string {
   return before === null ? id : contentId(before)
 }
@@ -135,7 +134,7 @@ interface PageRows {
   readonly row?: string | undefined
 }
 
-/** A probe of the index by time for each type: a page costs a page, however long the history is. */
+/** Probes the time index per type, so the cost of a page does not depend on the length of the history. */
 function pageStatement(
   store: StoreContext,
   principal: Principal,
@@ -195,7 +194,7 @@ const pagesApart =
     return rows.slice(request.offset, end + 1)
   }
 
-/** Where a policy distinguishes versions each is ruled on; undefined where those are too many. */
+/** Undefined when there are too many versions. */
 async function countHistory(
   store: StoreContext,
   principal: Principal,
@@ -280,7 +279,7 @@ function windowSql({ since, at }: HistoryRequest, bind: Bind, own = 'v.project')
 
 type ScanDirection = Pick<HistoryRequest, 'ascending'>
 
-/** The rows before a position are read in the opposite order. */
+/** Rows before a position are read in the opposite order. */
 function scanDirection(
   { ascending = false }: HistoryRequest,
   cursor: Position | undefined,
@@ -297,7 +296,7 @@ function positionIn({ keys }: StoreContext, { cursor }: HistoryRequest): Positio
   return cursor === undefined ? undefined : readCursor(keys.seal, cursor)
 }
 
-/** The bound on `lu` alone is what the index by time can use. */
+/** Only the bound on `lu` can use the index by time. */
 function afterSql({ ascending }: ScanDirection, cursor: Position | undefined, bind: Bind): string {
   if (cursor === undefined) return 'true'
   const { lu, type, id, ver } = cursor
@@ -325,7 +324,7 @@ async function buildHistoryPage<Row extends VersionRow>(
   const shown = isBackward ? read.toReversed() : read
   const seen = await seenVersions(store, principal, shown, idFor)
   const isBeyond = rows.length > count
-  // The cursor holds the last row that was looked at, visible or not: it is sealed.
+  // Encrypted, since the cursor names the last row examined, visible or not.
   const last = isBackward || isBeyond ? shown.at(-1) : undefined
   const first = cursor !== undefined && (!isBackward || isBeyond) ? shown[0] : undefined
   const { seal } = store.keys
@@ -356,7 +355,6 @@ export function writeCursor(
 
 /** Errors: 400 for a damaged cursor. */
 export function readCursor(key: Buffer, cursor: string): Position {
-  // Written above: nobody else has the key.
   const read = JSON.parse(opened(key, cursor)) as [string, number, string, number, true?]
   const [lu, type, id, ver, isBackward = false] = read
   return { lu, type, id, ver, isBackward }
@@ -372,7 +370,6 @@ function opened(key: Buffer, cursor: string): string {
 
 const ASKED: readonly Interaction[] = ['read', 'history']
 
-/** True when no policy distinguishes versions of the type or hides part of them. */
 function isWholeHistory(principal: Principal, type: string): boolean {
   return ASKED.every((item) => {
     const [first] = grantsFor(principal, type, item) ?? []
@@ -380,7 +377,7 @@ function isWholeHistory(principal: Principal, type: string): boolean {
   })
 }
 
-/** Returns the rows that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
+/** One more statement for deletions, and one per type that needs PostgreSQL. */
 async function seenVersions<Row extends VersionRow>(
   store: StoreContext,
   principal: Principal,

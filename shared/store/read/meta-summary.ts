@@ -16,15 +16,14 @@ import type { StoreContext } from '../rows/context.ts'
 export interface MetaSummary {
   readonly tag: readonly object[]
   readonly security: readonly object[]
-  /** The profiles of the newest resources of each type. */
   readonly profile: readonly string[]
 }
 
 const MOST_CODINGS = 1000
-/** Resources whose profiles are looked at: no index tells them apart. */
+/** Resources read for profiles, which no index lists. */
 const LOOKED_AT = 1000
 
-/** Summarizes one type, or all that the Principal may search in its Project. Errors: 403. Two statements. */
+/** Summarizes one type, or all searchable types of the Project. Errors: 403. Two statements. */
 export async function metaSummary(
   store: StoreContext,
   principal: Principal,
@@ -71,7 +70,6 @@ interface SeenCode {
   readonly bind: Bind
 }
 
-/** True of rows that the Principal may search by the parameter. */
 function seenSql(
   keys: StoreContext['keys'],
   principal: Principal,
@@ -101,7 +99,7 @@ interface CodingRow {
   readonly display: string | null
 }
 
-/** The dictionary forgets nothing, so each of its codings must still be held by a resource. */
+/** The dictionary never shrinks, so each coding must still be held by a resource. */
 async function readCodings(
   { connection, keys }: StoreContext,
   principal: Principal,

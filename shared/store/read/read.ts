@@ -44,7 +44,7 @@ export async function read(
   return redactFor(principal, toVersion(found.row), hiddenBy(ruling))
 }
 
-/** A definition of the standard, which everybody may read who may read its type. Errors: 404. */
+/** Errors: 404. */
 function publishedVersion(type: string, id: string): Version {
   const resource = publishedById(type, id)
   if (resource === undefined) throw notFound()
@@ -62,14 +62,14 @@ interface VersionId extends ResourceId {
   readonly ver: string
 }
 
-/** Errors: 403 for versions that may be read but not by their number. */
+/** Errors: 403 for versions readable only as the current one. */
 export async function readVersion(
   store: StoreContext,
   principal: Principal,
   { type, id, ver }: VersionId,
 ): Promise<Version> {
   requireAllowed(principal, type, 'read')
-  // Larger numbers are no versions, and no int of PostgreSQL either.
+  // Larger numbers exceed PostgreSQL's int and no version has them.
   if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
   if (!isPlain(principal, type, 'read') || !isPlain(principal, type, 'vread')) {
     return readRuledVersion(store, principal, { type, id }, Number(ver))
@@ -92,7 +92,7 @@ export async function readVersion(
   return redactFor(principal, toVersion(row), rulings.flatMap(hiddenBy))
 }
 
-/** The newest version must be visible, and the one that is asked for as well. */
+/** Both the newest version and the requested one must be visible. */
 async function readRuledVersion(
   store: StoreContext,
   principal: Principal,
@@ -131,7 +131,7 @@ async function readVersionRow(
   return row
 }
 
-/** In the order asked; undefined for what is unknown, deleted or not visible. */
+/** In the order asked; undefined for unknown, deleted or invisible ids. */
 export async function readMany(
   store: StoreContext,
   principal: Principal,
@@ -190,7 +190,7 @@ function manyStatement(keys: readonly ManyKey[]): Statement {
   }
 }
 
-/** Returns the rows that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */
+/** One more statement per type that needs PostgreSQL. */
 async function seenRows<Row extends VersionRow>(
   store: StoreContext,
   principal: Principal,
@@ -205,9 +205,9 @@ async function seenRows<Row extends VersionRow>(
   })
 }
 
-// * Reads that continue in linked Projects, as far as those share the type.
+// Reads that continue in linked Projects, as far as those share the type.
 
-/** Errors: those of the own Project, when no other has it. */
+/** Errors: those of the own Project when no other has the resource. */
 export async function readLinked<T>(
   principal: Principal,
   type: string,
@@ -226,7 +226,6 @@ export async function readLinked<T>(
   }
 }
 
-/** Calls `readAs` for the own Project, and once more for each linked Project while something is missing. */
 export async function readManyLinked(
   principal: Principal,
   references: readonly ResourceId[],
@@ -253,7 +252,7 @@ export async function readManyLinked(
   return found
 }
 
-/** Errors: 403 for what only a linked Project has. */
+/** Errors: 403 for a resource of a linked Project. */
 export async function requireOwn(
   store: StoreContext,
   principal: Principal,
@@ -274,12 +273,11 @@ export function isLinked(principal: Principal, type: string): boolean {
   return linked.length > 0 && linkedProjects(principal, type).length > 0
 }
 
-/** The Principal as a reader of those linked Projects that share a type. */
 function readersIn(principal: Principal, type: string): readonly Principal[] {
   return linkedProjects(principal, type).map(({ id, number, units }) => ({
     ...principal,
     isProjectAdmin: false,
-    // Its rows know nothing of the search parameters of the Principal's own Project.
+    // Rows there are not indexed by the Principal's custom parameters.
     project: { ...principal.project, id, number, units, linked: [], parameters: undefined },
   }))
 }

@@ -1,4 +1,4 @@
-/** Versions as a Principal sees them: without what its policy hides and what the platform masks. */
+/** Redacts versions for a Principal: policy paths and platform masks. */
 
 import { decideRows, hiddenBy } from '../../access/decisions/decide.ts'
 import { hidesAny } from '../../access/decisions/grant-predicates.ts'
@@ -15,11 +15,7 @@ import type { StoreContext } from '../rows/context.ts'
 import { maskedFor, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 
-/**
- * The version as a Principal sees it: without the paths that its policy hides, and without what the platform masks.
- * Every version that leaves the store comes through here, so that searches, expressions, profiles and patches
- * that evaluate it can tell no more than a read shows.
- */
+/** Every version leaves the store through here: evaluations must reveal no more than a read. */
 export function redactFor<V extends Version>(
   principal: Principal,
   version: V,
@@ -28,12 +24,11 @@ export function redactFor<V extends Version>(
   return redactPaths(maskedFor(principal, version), hidden)
 }
 
-/** The rest of the text stays in its order. */
+/** Keeps the order of the members. */
 function redactPaths<V extends Version>(version: V, hidden: readonly string[]): V {
   const { type, content } = version
   if (hidden.length === 0 || content === undefined) return version
   const shown = removeJsonPaths(type, content, hidden)
-  // Only `meta` itself may have been cut before its closing brace.
   const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
   const metaAt = isMetaCut ? metaEnd(shown) : version.metaAt
   const metaExtension = hidesPatient(type, hidden)
@@ -42,13 +37,13 @@ function redactPaths<V extends Version>(version: V, hidden: readonly string[]): 
   return { ...version, content: shown, metaAt, metaExtension }
 }
 
-/** Stored texts begin with these three, and `meta` has what is never hidden. */
+/** Stored texts begin with these three members; `meta` always stays. */
 function metaEnd(content: string): number {
   const { resourceType, id, meta } = parseJson(content) as Resource
   return JSON.stringify({ resourceType, id, meta }).length - 2
 }
 
-/** True when it is hidden who a resource is about. */
+/** True when the subject of the resource is hidden. */
 function hidesPatient(type: string, hidden: readonly string[]): boolean {
   const known = patientless.get(hidden)?.get(type)
   if (known !== undefined) return known
@@ -60,9 +55,8 @@ function hidesPatient(type: string, hidden: readonly string[]): boolean {
 
 const patientless = new WeakMap<readonly string[], Map<string, boolean>>()
 
-/** Platform meta that names no patient but those that the text names, and accounts. */
+/** Platform meta names only patients in the text or in accounts. */
 function shownMeta({ metaExtension }: Version, shown: string): string {
-  // Our own texts, checked when they were written.
   const meta = JSON.parse(`{${metaExtension}}`) as Meta
   const accounts = (meta.accounts ?? []).map(({ reference }) => reference)
   const named = new Set([...patientCompartments(parseJson(shown) as Resource), ...accounts])
@@ -72,7 +66,7 @@ function shownMeta({ metaExtension }: Version, shown: string): string {
   return JSON.stringify({ ...meta, compartment }).slice(1, -1)
 }
 
-/** Redacts rows that the Principal may see. One statement a type where only PostgreSQL knows what is hidden. */
+/** One statement per type when only PostgreSQL knows the hidden paths. */
 export async function redactRows(
   store: StoreContext,
   principal: Principal,
@@ -94,7 +88,6 @@ export async function redactRows(
   return rows.map((row) => redactFor(principal, toVersion(row), hidden.get(row) ?? []))
 }
 
-/** By Project and type; most pages are of one. */
 function groupByType(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> {
   const [first] = rows
   const isOne = rows.every(({ project, type }) => project === first?.project && type === first.type)
@@ -102,7 +95,6 @@ function groupByType(rows: readonly VersionRow[]): Iterable<readonly VersionRow[
   return Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()
 }
 
-/** The hidden paths of live rows of one type in one project. */
 async function hiddenIn(
   store: StoreContext,
   principal: Principal,
@@ -115,11 +107,11 @@ async function hiddenIn(
   if (isAlike(grants)) return rows.map(() => first.hidden)
   const decisions = await decideRows(store, principal, [interaction], rows)
   const all = grants.flatMap(({ hidden }) => hidden)
-  // Without a decision it was changed since it was read: whatever any of them hides.
+  // Undecided: it was changed since the read, so every candidate path is hidden.
   return decisions.map((found) => (found[interaction] ? hiddenBy(found[interaction]) : all))
 }
 
-/** They hide the same, so it does not matter which of them governs. */
+/** True when all hide the same, so the governing grant does not matter. */
 function isAlike(grants: readonly Grant[]): boolean {
   const [first] = grants.map(({ hidden }) => hidden.join())
   return grants.every(({ hidden }) => hidden.join() === first)

@@ -1,19 +1,19 @@
-/** How much a Project stores. Small Projects are counted; of large ones PostgreSQL's statistics know enough. */
+/** Storage of a Project: counted for small Projects, estimated from PostgreSQL statistics for large ones. */
 import type { Connection } from '../../postgres/statement.ts'
 
 interface StorageFigures {
   /** The history counts, too. */
   readonly versions: number
-  /** The versions alone: indexes and contents of Binaries come on top. */
+  /** Versions only: indexes and Binary contents are extra. */
   readonly bytes: number
   readonly isEstimate: boolean
 }
 
 const COUNTED = 10_000
-/** Versions whose sizes stand for all. */
+/** Sample size for the average size of a version. */
 const MEASURED = 1000
 
-/** One statement, two for large Projects; at most some ten thousand rows are looked at. */
+/** One statement, two for large Projects; reads at most some ten thousand rows. */
 export async function estimateStorage(
   connection: Connection,
   project: number,
@@ -33,7 +33,6 @@ export async function estimateStorage(
   return { versions, bytes: Math.round(versions * size), isEstimate }
 }
 
-/** The rows that PostgreSQL expects; nothing is read. */
 async function planned(connection: Connection, project: number): Promise<number> {
   const [row] = await connection.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
     text: `explain (format json) select from version where project = ${Number(project)}`,

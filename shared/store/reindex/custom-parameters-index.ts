@@ -1,8 +1,6 @@
 /**
- * Brings the index of a Project to what its SearchParameters say: resources of their types are derived
- * anew, page by page, then it is written down which versions of them the index knows. A process that has not heard of
- * the change may write by older ones for some seconds: what was written meanwhile is derived once more when they
- * are over.
+ * Updates the index of a Project to its SearchParameters, page by page. Processes with stale parameters may still
+ * write for some seconds, so rows written meanwhile are derived once more afterwards.
  */
 import { timings } from '../../core/config/waits.ts'
 import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
@@ -18,35 +16,32 @@ import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import { type ReindexPosition, reindexPage } from './reindex.ts'
 
 export interface OwnIndexProgress {
-  /** Identifies what is indexed; another stamp begins anew. */
+  /** Identifies the indexed parameters; another stamp restarts the job. */
   readonly stamp: string
-  /** Transactions that may write by older parameters come before this one. */
+  /** Transactions before this one may write with older parameters. */
   readonly horizon: string
   readonly types: readonly string[]
-  /** Where the first of the types is. */
   readonly after: ReindexPosition | undefined
   readonly seen: number
   readonly total: number
-  /** Is derived once more. */
   readonly late: Late
-  /** The parameters are ready, and only that is left. */
+  /** The parameters are ready; only `late` is left. */
   readonly isReady: boolean
 }
 
 interface Late {
   readonly types: readonly string[]
-  /** Written since then, as PostgreSQL writes a time. */
+  /** Start of the period, as PostgreSQL writes a time. */
   readonly since: string
-  /** By then every process has read its sessions anew; milliseconds of the epoch. */
+  /** When every process has reloaded its sessions, epoch ms. */
   readonly due: number
 }
 
-/** `wait`: a transaction that began earlier has not ended; `ready`: what is left is `late`. */
+/** `wait`: an earlier transaction is still open; `ready`: only `late` is left. */
 export type OwnIndexStep =
   | { readonly kind: 'done' }
   | { readonly kind: 'wait' | 'ready' | 'next'; readonly progress: OwnIndexProgress }
 
-/** The next `count` resources. */
 export async function indexOwnNext(
   store: StoreContext,
   project: number,
@@ -106,7 +101,6 @@ async function indexLate(
 
 interface State {
   readonly own: OwnParameters
-  /** Versions that the index does not know, and those it should forget. */
   readonly missing: readonly string[]
   readonly obsolete: readonly string[]
 }
@@ -178,7 +172,7 @@ const isOfText = (stamp: string) => stamp.startsWith(FULL_TEXT_ID)
 
 const FORGOTTEN = 5_000
 
-/** Some rows of the texts; false when there were none left. */
+/** False when none were left. */
 async function forgetTexts({ connection }: StoreContext, project: number): Promise<boolean> {
   const rows = await connection.query({
     text: `delete from resource_text where project = $1 and ctid = any(array(
@@ -197,7 +191,7 @@ async function hasPassed({ connection }: StoreContext, horizon: string): Promise
   return row?.passed === true
 }
 
-/** The scan has taken the rows of obsolete parameters along. */
+/** The scan has already replaced the rows of obsolete parameters. */
 async function settle({ connection }: StoreContext, project: number, state: State): Promise<void> {
   const { missing, obsolete } = state
   await connection.query({

@@ -1,7 +1,4 @@
-/**
- * Index rows of live resources made anew from their content, for those whose rows differ. A resource
- * that is written meanwhile is read again: its writer may have left the rows as they were.
- */
+/** Rebuilds index rows from content where they differ. A resource written meanwhile is read again. */
 
 import { filterByCriteria } from '../../access/decisions/decide.ts'
 import { criteriaGrant } from '../../access/subscription.ts'
@@ -23,19 +20,17 @@ import {
 
 export interface ReindexPosition {
   readonly type: string
-  /** Row id. */
   readonly id: string
 }
 
 interface ReindexPage {
   readonly project: number
-  /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
-  /** Undefined: all types. */
+  /** All types when undefined. */
   readonly type: string | undefined
-  /** A search: those that it does not mean are left alone. */
+  /** A search that selects the resources. */
   readonly filter?: string | undefined
-  /** Resources that were written before are left alone; a time as PostgreSQL writes it. */
+  /** Skips resources written before; a time as PostgreSQL writes it. */
   readonly since?: string
   readonly after: ReindexPosition | undefined
   readonly count: number
@@ -43,14 +38,10 @@ interface ReindexPage {
 
 export interface Reindexed {
   readonly seen: number
-  /** Undefined at the end. */
   readonly next: ReindexPosition | undefined
 }
 
-/**
- * Two statements; one more for a filter that the contents alone do not decide, two more while others
- * write what is rewritten.
- */
+/** Two statements; one more for a filter that contents alone do not decide, two more on concurrent writes. */
 export async function reindexPage(store: StoreContext, page: ReindexPage): Promise<Reindexed> {
   const { project, own, type, filter, since, after, count } = page
   const rows = await store.connection.query<VersionRow>({
@@ -79,7 +70,7 @@ export async function reindexPage(store: StoreContext, page: ReindexPage): Promi
   return { seen: rows.length, next: isEnd ? undefined : { type: typeName(last.type), id: last.id } }
 }
 
-/** Versions that have taken the place of these; none for what is deleted. */
+/** Returns the versions that replaced these; none for deleted resources. */
 async function newest(
   { connection }: StoreContext,
   rows: readonly VersionRow[],
@@ -97,7 +88,7 @@ async function newest(
   })
 }
 
-/** A damaged version does not keep the others from being found. */
+/** A damaged version must not stop the others. */
 function isReadable(store: StoreContext, row: VersionRow): boolean {
   try {
     parseVersion(toVersion(row))
@@ -114,7 +105,7 @@ interface MeantRows {
   readonly rows: readonly VersionRow[]
 }
 
-/** Ruled on by what the rows hold, not by their index: that may be the very thing that is wrong. */
+/** Filters by content, since the index may be the fault. */
 async function meantBy(
   store: StoreContext,
   filter: string,
@@ -125,7 +116,6 @@ async function meantBy(
   return await filterByCriteria(store, grants, { project, parameters: own, rows })
 }
 
-/** Until each of the rows is what its content says. */
 export async function rewrite(
   store: StoreContext,
   project: number,
@@ -140,7 +130,7 @@ export async function rewrite(
   }
 }
 
-/** The rows that were changed meanwhile. One statement, which adds to the dictionary of codings, too. */
+/** Returns the rows that were changed meanwhile. One statement, which also adds to the coding dictionary. */
 async function rewriteUnchanged(
   store: StoreContext,
   project: number,

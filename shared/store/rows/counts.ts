@@ -1,10 +1,4 @@
-/**
- * Counts that this process knows. PostgreSQL numbers what changes anything, whoever changed it, and a snapshot says which
- * of these numbers it sees: two snapshots that say the same see the same rows, so a count made under one of them is right
- * under the other. Whatever is committed in the cluster ends it, also what concerns other rows. A standby may say of two
- * states the same, so it says nothing.
- */
-
+/** Caches exact counts. An unchanged snapshot means the count is exact; any commit in the cluster ends it. */
 import { batchPerTick } from '../../core/batching.ts'
 import { Cache } from '../../core/cache.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
@@ -15,13 +9,12 @@ interface Counted {
 }
 
 const CHARACTERS = 4_000_000
-/** Characters of an entry beside its statement. */
 const ENTRY = 100
 
-/** To count fewer takes hardly longer than to look whether what is known still holds. */
+/** Below this, counting costs about as much as checking the snapshot. */
 const FEW = 200
 
-/** A server that is started anew, or another one in its place, may give numbers a second time. */
+/** Standbys may repeat a snapshot; restarted servers may repeat transaction ids. */
 const STATE = `case when pg_is_in_recovery() then null
   else pg_current_snapshot()::text || pg_postmaster_start_time() end as state`
 
@@ -41,7 +34,6 @@ export class KnownCounts {
     })
   }
 
-  /** Counts what a statement selects, or answers what is known of it. */
   async count(connection: Connection, statement: Statement): Promise<number> {
     const name = JSON.stringify([statement.text, ...statement.values.map(stringifyBigint)])
     const known = this.#counts.get(name)
@@ -63,7 +55,7 @@ async function lookNow(primary: Connection): Promise<string | null> {
   return row?.state ?? null
 }
 
-/** Counts without a memory: a transaction sees what nobody else does. */
+/** Counts without the cache: a transaction sees its own changes. */
 export async function countNow(connection: Connection, statement: Statement): Promise<Counted> {
   const text = `select count(*)::int as count, ${STATE} from (${statement.text}) r`
   const [row] = await connection.query<Counted>({ ...statement, text })

@@ -1,8 +1,4 @@
-/**
- * The search parameters that Projects define for themselves. Which ones there are is read with the
- * session, as versions only; what they say is read when a version is new, and compiled once.
- */
-
+/** Custom search parameters of Projects. Sessions list versions; each is read once. */
 import { unsearchablePaths } from '../../access/fields/fields.ts'
 import { overlaps } from '../../access/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
@@ -22,17 +18,16 @@ import { pathsRead } from '../../search/language/parameter-paths.ts'
 import { getIndexPlan } from '../index/index-plan.ts'
 import { FULL_TEXT_ID } from './side-rows.ts'
 
-/** The SearchParameters of a Project: the live ones, and those that it is indexed by. */
+/** The live SearchParameters of a Project, and those it is indexed by. */
 export interface OwnVersions {
-  /** `<row id>/<version>`, in the order of the ids: that of their creation. */
+  /** `<row id>/<version>`, by id and so by creation time. */
   readonly parameters: readonly string[]
   readonly indexed: readonly string[]
-  /** Such a stamp, too, where words are searched. */
   readonly full_text: string | null
 }
 
 export interface OwnParametersReader {
-  /** One statement for versions that this process has not met. */
+  /** One statement for versions new to this process. */
   compiled(
     connection: Connection,
     project: number,
@@ -40,22 +35,21 @@ export interface OwnParametersReader {
   ): Promise<OwnParameters | undefined>
   /** Not older than 4 s; undefined without any. One statement at times. */
   of(connection: Connection, project: number): Promise<OwnParameters | undefined>
-  /** Notes when changes have made readings old. */
+  /** Drops entries that changes have made stale. */
   follow: ChangeListener
-  /** A reading of the Project from before this time is old. */
+  /** Readings of the Project from before this time are stale. */
   forgottenAt(project: number): number
-  /** As of now. */
   now(connection: Connection, project: number): Promise<OwnParameters | undefined>
 }
 
 export const SEARCH_PARAMETER = 'SearchParameter'
-/** More SearchParameters than this in a Project are not looked at. */
+/** Most SearchParameters read per Project. */
 const MOST = 1000
-/** The versions in a session are trusted for so long. */
+/** Lifetime of the versions in a session. */
 const TRUSTED_MS = timings.sessionMs + 1000
 const TIMES = { freshMs: timings.sessionMs / 2, usableMs: timings.sessionMs, max: 1_000 }
 
-/** Columns of OwnVersions; `project` is the SQL of its number. */
+/** `project` is the SQL of its number. */
 export const ownVersionsSql = (project: string): string => `
   array(select r.id || '/' || r.ver from resource r
     where r.project = ${project} and r.type = ${typeNumber(SEARCH_PARAMETER)}
@@ -115,7 +109,6 @@ export function openOwnParameters(database: Database): OwnParametersReader {
   }
 }
 
-/** Returns the parameters of the Project that is written to; a session has its own, for a while. */
 export async function readOwnParameters(
   reader: OwnParametersReader,
   connection: Connection,
@@ -129,7 +122,7 @@ export async function readOwnParameters(
   return project === number && isTrusted ? parameters : reader.of(connection, project)
 }
 
-/** Reads versions by their stamps, in that order; missing ones are left out. */
+/** Reads versions by stamp, in that order; missing ones are left out. */
 export async function readVersions(
   connection: Connection,
   project: number,
@@ -146,10 +139,7 @@ export async function readVersions(
   return new Map(rows.map(({ stamp, content }) => [stamp, parseJson(content) as Resource]))
 }
 
-/**
- * The first of several parameters with one code for a type counts; the others wait until it is gone. A stored
- * one that cannot be used defines nothing.
- */
+/** The first of several parameters with one code and type counts. Unusable ones define nothing. */
 export function ownParametersFrom(
   resources: ReadonlyMap<string, Resource>,
   indexed: ReadonlySet<string>,
@@ -182,7 +172,7 @@ function usable(resource: Resource): readonly Definition[] {
   }
 }
 
-/** Errors: 400 for a parameter that may read what the platform hides, or a secret. */
+/** Errors: 400 for a parameter that may read a hidden or secret element. */
 function requireSearchable({ base, code, expression }: OwnParameter, own: OwnParameters): void {
   const hidden = unsearchablePaths(base)
   if (hidden.length === 0) return
@@ -193,7 +183,7 @@ function requireSearchable({ base, code, expression }: OwnParameter, own: OwnPar
   throw badRequest(text, 'SearchParameter.expression')
 }
 
-/** Returns the definitions of a SearchParameter, tried out. Errors: 400 with the element at fault. */
+/** Errors: 400 with the element at fault. */
 export function checkedDefinitions(resource: Resource): readonly Definition[] {
   const definitions = parameterDefinitions(resource)
   for (const definition of definitions) {
@@ -207,7 +197,7 @@ export function checkedDefinitions(resource: Resource): readonly Definition[] {
     try {
       getIndexPlan(base, own)
     } catch (error) {
-      // The compiler of paths throws plain errors.
+      // The path compiler throws plain errors.
       const text = error instanceof Error ? error.message : String(error)
       throw badRequest(text, 'SearchParameter.component.expression')
     }

@@ -1,9 +1,6 @@
 /**
- * Events of committed changes, and the parts of the writing statements that make them. The statement that makes a
- * change looks into `active_subscription` whether somebody waits for it, and the statement that writes a
- * Subscription writes the rows there. So every write after a Subscription was acknowledged sees it, in whatever
- * process, and no cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be
- * left out for a moment (subscribers.ts).
+ * Outbox events. The statement of a change checks `active_subscription`, which the statement that writes a
+ * Subscription updates: every later write in any process sees it without cache invalidation.
  */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Cause, Principal } from '../../access/principal.ts'
@@ -13,17 +10,16 @@ import type { Keys } from '../index/keys.ts'
 import type { VersionRow } from './rows.ts'
 import type { Listed } from './side-rows.ts'
 
-/** The part of an outbox row that a change adds, if somebody waits for it. */
 export interface EventOrigin {
   /** JSON text of the Principal's `cause`; `{}` without one. */
   readonly cause: string
-  /** Row id of the Project, for rows that are filed in the registry. */
+  /** Row id of the Project, for registry rows. */
   readonly home: string | undefined
 }
 
 export type Operation = 'c' | 'u' | 'd'
 
-/** Changes of these make no events: nobody could subscribe to them, or each event would cause the next. */
+/** No events: nothing can subscribe to them, or each event would cause the next. */
 const SILENT: ReadonlySet<string> = new Set([
   'AuditEvent',
   'Login',
@@ -32,7 +28,7 @@ const SILENT: ReadonlySet<string> = new Set([
   'DomainConfiguration',
 ])
 
-/** The only event of these is their end, which is their only update: not that a record is created or removed. */
+/** Only their update, which is their end, is an event. */
 const ENDING: ReadonlySet<string> = new Set(['BulkDataExport'])
 
 const OUTBOX = 'outbox (project, type, id, ver, op, origin)'
@@ -47,7 +43,7 @@ interface Origin {
   readonly operation: Operation
 }
 
-/** Undefined for what is never an event. `projectId` is that of the resource; empty: it is in none. */
+/** Undefined if never an event. `projectId` is that of the resource; empty: none. */
 export function eventOrigin(
   keys: Keys,
   principal: Principal,
@@ -61,7 +57,7 @@ export function eventOrigin(
     : { cause, home: projectId && keys.rowId('Project', projectId) }
 }
 
-/** `w` are the rows written, with `cause`: empty for what is no event. */
+/** `w` are the rows written, with `cause`: empty without an event. */
 export function eventPart(op: Operation): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, '${op}', w.cause from w
@@ -69,7 +65,7 @@ export function eventPart(op: Operation): string {
     returning 1)`
 }
 
-/** The same for rows of the registry, whose Project is another one than that of their row. */
+/** For registry rows, whose Project differs from that of their row. */
 export function registryEventPart(
   op: Operation,
   events: readonly Listed<EventOrigin>[],
@@ -90,10 +86,7 @@ export function registryEventPart(
     returning 1)`
 }
 
-/**
- * The events of a deleting statement: `now` are the deletions, `x` the request, with `cause`. The platform
- * meta of a registry row names its Project.
- */
+/** Events of a deleting statement: `now` are the deletions, `x` the request, with `cause`. */
 export function deletionEventPart(hasRegistry: boolean): string {
   const registry = hasRegistry
     ? `union all
@@ -111,12 +104,11 @@ export function deletionEventPart(hasRegistry: boolean): string {
     returning 1)`
 }
 
-/** Somebody waits for rows like `w`. */
+/** True when a Subscription waits for rows like `w`. */
 const IS_WATCHED = '(w.project, w.type) in (select a.project, a.watched from active_subscription a)'
 
-/** The marks of a change that is sent again. */
 interface Resend {
-  /** The Subscription that it is for alone, by its row id. */
+  /** Row id of the only Subscription to notify. */
   readonly only?: string | undefined
   /** Each Subscription logs its decision. */
   readonly verbose?: boolean
@@ -124,23 +116,20 @@ interface Resend {
 
 export type StoredCause = Partial<Cause> & { readonly resend?: Resend }
 
-/** A committed change. */
 export interface ChangeEvent {
-  /** Number of the Project whose Subscriptions it concerns; rows of the registry are filed elsewhere. */
+  /** Number of the Project whose Subscriptions it concerns; registry rows are stored elsewhere. */
   readonly project: number
   readonly seq: string
   readonly change: Change
   readonly type: string
   readonly id: string
-  /** The version that the change has made. */
+  /** Version made by the change. */
   readonly ver: number
-  /** When. */
   readonly at: Date
-  /** The version that it is about: the new one, for a deletion the last one. */
+  /** The new version, or for a deletion the last one. */
   readonly subject: VersionRow
   /** The version before; undefined for a create. */
   readonly previous: VersionRow | undefined
   readonly cause: StoredCause
-  /** The cause as it is stored. */
   readonly origin: string
 }

@@ -1,4 +1,4 @@
-/** The newest version of one resource by its row key; concurrent ones become one statement. */
+/** Reads newest versions by row key; concurrent reads become one statement. */
 
 import { batchInLanes, batchPerTick, settle } from '../../core/batching.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -9,31 +9,29 @@ export interface RowKey {
   readonly project: number
   readonly type: number
   readonly id: string
-  /** The beginning of a visible row's platform meta. */
   readonly metaPrefix: string
-  /** Where the project has no such row, that of another one. */
+  /** Falls back to a row of another project. */
   readonly everywhere: boolean
-  /** A further question about the row; the same value for the same question. */
+  /** A decision to make in the same statement; one object per question. */
   readonly ruling?: DecisionStatement | undefined
 }
 
-/** Reads rows of one type in one project with answers about them: columns beside those of the version. */
+/** Reads rows of one type in one project, with decision columns. */
 export type DecisionStatement = (ids: readonly string[]) => Statement
 
-/** A deletion included; undefined for unknown or invisible ids. */
+/** Includes deletions; undefined for unknown or invisible ids. */
 export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
 
 /** Contents may be large, and all of a batch are in memory at once. */
 const MAX_ROWS = 16
 const V = versionColumns('v')
 
-// The newest version decides, so it is taken before the prefix is looked at.
+// The newest version decides, so it is taken before the prefix is checked.
 const ONE = `select ${V} from (
     select * from version where project = $1 and type = $2 and id = $3 order by ver desc limit 1
   ) v where starts_with(v.meta_ext, $4)`
 
-// Lists behind a select look as long to every plan: else PostgreSQL would take a plan made for short ones for so
-// much cheaper that it makes one each time, which costs twice what it saves.
+// Lists behind a select hide their length: otherwise PostgreSQL replans each time, expecting short ones.
 const MANY = `select x.n::int, ${V}
   from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
       (select $4::text[])) with ordinality
@@ -59,7 +57,7 @@ const MANY_EVERYWHERE = `select x.n::int, ${V}
     limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
-/** The rows with the Projects that have them, where those lie on several servers; their own comes first. */
+/** Finds the Projects of the rows on several servers; the caller's own comes first. */
 export async function located<Key extends Pick<RowKey, 'project' | 'type' | 'id' | 'everywhere'>>(
   { query }: Pick<Connection, 'query'>,
   keys: readonly Key[],
@@ -78,7 +76,6 @@ export async function located<Key extends Pick<RowKey, 'project' | 'type' | 'id'
   })
 }
 
-/** Joins the reads of one turn of the event loop into one statement. */
 export function fetchTogether(connection: Connection): Fetch {
   return batchPerTick((keys) => fetchAll(connection, keys))
 }
@@ -96,7 +93,7 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   })
 }
 
-/** In the order of the keys; one statement, and one for each question that is asked besides. */
+/** In the order of the keys. One statement, and one per decision question. */
 export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],

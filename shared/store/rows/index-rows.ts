@@ -1,4 +1,4 @@
-/** The rows of a resource: what its content says, and what its platform meta adds. */
+/** Index rows from the content and the platform meta of a resource. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'

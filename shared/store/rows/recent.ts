@@ -1,7 +1,6 @@
 /**
- * Versions that this process has lately read or written. A change need not read what it changes, and a search of which
- * they hold most need not read contents: it finds rows alone, and what is missing is read besides. A version never
- * changes, so none of them can be old; those of an id that is used anew differ in their time.
+ * Caches recent versions: updates skip the read on a hit, and searches fetch only missing contents. Versions are
+ * immutable, so entries are never stale; those of a reused id differ in their time.
  */
 
 import { getHeapStatistics } from 'node:v8'
@@ -20,34 +19,31 @@ export interface RecentVersions {
   get(key: RowKey): VersionRow | undefined
   keep(row: VersionRow): void
   drop(row: VersionRow): void
-  /** The version of a row, if it is known. */
   find(row: Found): VersionRow | undefined
-  /** Answers whether searches there have lately found what is known. */
+  /** True when recent searches there were mostly hits. */
   knowsMost(places: readonly Place[]): boolean
-  /** Learns from the contents that a search has read. */
   learn(rows: readonly VersionRow[]): void
-  /** Says of a page how many of its rows were known. */
+  /** Records the hits of a page. */
   note(row: Found, known: number, of: number): void
 }
 
 type Found = Pick<VersionRow, 'project' | 'type' | 'id' | 'ver' | 'lu'>
 
 const CHARACTERS = 32_000_000
-/** Where searches are answered, as far as the heap has room. */
+/** Size where searches are answered, if the heap allows. */
 const MORE_CHARACTERS = 128_000_000
 const HEAP_SHARE = 32
 const MAX_EACH = 100_000
-/** The bytes of a row beside its texts. */
+/** Bytes of a row in addition to its texts. */
 const ROW = 500
-/** Above it a page is found without contents: to read a missing one besides costs as much as ten that were not read. */
+/** Hit rate that makes reading without contents worthwhile. */
 const MOST = 0.9
-/** How much the last page counts. */
 const WEIGHT = 1 / 8
-/** One page in so many is learned from. */
+/** One in so many pages adds to the cache. */
 const LEARNED = 4
-/** One look in so many counts as a use: to note each takes longer than the look. A page rarely has a multiple of them. */
+/** One in so many lookups counts as a use. Prime, so as not to align with page sizes. */
 const NOTED = 13
-/** Larger pages would drive out what is asked for again and again. */
+/** Larger pages would evict popular entries. */
 const MOST_ROWS = 100
 const MAX_SHARES = 10_000
 
@@ -65,7 +61,7 @@ export function createRecentVersions(isLarge = false): RecentVersions {
   return {
     get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(versionKey(key))),
     keep(row) {
-      // Rows of the registry hold secrets, and some are not visible to all who may ask for them.
+      // Registry rows hold secrets and are not visible to all callers.
       if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(versionKey(row), row)
     },
     drop: (row) => void rows.delete(versionKey(row)),
@@ -106,7 +102,6 @@ function versionKey({ project, type, id }: Pick<VersionRow, 'project' | 'type' |
   return `${project}/${type}/${id}`
 }
 
-/** Without the other columns of a page. */
 function pickVersionColumns({
   project,
   type,
@@ -120,7 +115,6 @@ function pickVersionColumns({
   return { project, type, id, ver, lu, content, meta_at, meta_ext }
 }
 
-/** Columns of rows `r` of `resource` in place of those of their versions. */
 export const BARE_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu'
 
 const V = versionColumns('v')
@@ -132,10 +126,7 @@ const CONTENTS = `select x.n::int, ${V}
   cross join lateral (select * from version c where c.project = x.project and c.type = x.type
     and c.id = x.id and c.ver <= x.ver order by c.ver desc limit 1) v`
 
-/**
- * Reads the rows of a search, without contents where this process knows most of them. Rows that were erased meanwhile are
- * left out.
- */
+/** Reads the rows of a search, without contents if most are cached. Leaves out rows erased meanwhile. */
 export async function withContents<Row extends VersionRow>(
   { recent, connection }: { recent: RecentVersions | undefined; connection: Connection },
   places: readonly Place[],

@@ -1,4 +1,4 @@
-/** Rows of `version` as values, and what of them a Principal may see. */
+/** Rows of `version` as values, and their redaction for a Principal. */
 import {
   hasMasks,
   hasPlatformMasks,
@@ -30,16 +30,13 @@ export const versionColumns = (alias: string): string =>
     .map((column) => `${alias}.${column}`)
     .join(', ')
 
-/** `id` is needed for deletions, whose rows have no content to read it from. */
-/**
- * Joins rows `r` of `resource` with their versions, as `v`. The order and the limit leave PostgreSQL the primary key
- * alone: as a plain join it takes an index of all versions of a type as long as `version` was never analyzed.
- */
+/** The order and the limit force the primary key: a plain join picks a type-wide index until `version` is analyzed. */
 export const withVersions = (
   project: string,
 ) => `cross join lateral (select * from version c where c.project = ${project}
     and c.type = r.type and c.id = r.id and c.ver <= r.ver order by c.ver desc limit 1) v`
 
+/** `id` is for deletions, whose rows have no content. */
 export function toVersion(row: VersionRow, id?: string): Version {
   return {
     type: typeName(row.type),
@@ -52,19 +49,17 @@ export function toVersion(row: VersionRow, id?: string): Version {
   }
 }
 
-/** The stored resource with its platform meta; throws for a deletion. */
+/** Throws for a deletion. */
 export function parseVersion(version: Version): Resource {
-  // Our own text, checked when it was written.
   return parseJson(extendedText(version)) as Resource
 }
 
-/** The text that a Principal is shown; `extended` adds the platform meta (`X-Medplum: extended`). */
+/** `extended` adds the platform meta (`X-Medplum: extended`). */
 export function present(version: Version, principal: Principal, extended: boolean): string {
   const shown = maskedFor(principal, version)
   return extended ? extendedText(shown) : (shown.content ?? '')
 }
 
-/** The version without the elements that the platform keeps from a Principal, whatever its policy says. */
 export function maskedFor<V extends Version>(principal: Principal, version: V): V {
   const { type, content } = version
   if (content === undefined || !hasPlatformMasks(type)) return version
@@ -78,7 +73,7 @@ export function maskedFor<V extends Version>(principal: Principal, version: V): 
   }
 }
 
-/** The reader of a version with secrets, and its author: in another Project the reader is neither administrator nor author. */
+/** In another Project the reader is neither administrator nor author. */
 function seenAs({ type, metaExtension }: Version, principal: Principal) {
   const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta
   const isHere =
@@ -89,27 +84,25 @@ function seenAs({ type, metaExtension }: Version, principal: Principal) {
 }
 
 /*
- * The stored text of a version. PostgreSQL sets `meta.lastUpdated` inside the writing statement, so
- * the text is made in two pieces with the time between them:
+ * The stored text of a version. PostgreSQL sets `meta.lastUpdated` while writing, so the text has two parts:
  *
  *   {"resourceType":"T","id":"1","meta":{"versionId":"3","lastUpdated":" time ","profile":[…]},…}
  *   |------------------------- head ----------------------------------|      |----- tail ------|
  *
- * Platform meta (project, author, accounts, compartment) stays out of it, as JSON members of their
- * own that are spliced in before the closing brace of `meta` (`metaAt`) for extended replies.
+ * Platform meta is stored separately, to insert before the closing brace of `meta` (`metaAt`) in extended responses.
  */
 
 interface Content {
   readonly head: string
   readonly tail: string
-  /** Offset of the closing brace of `meta`, in UTF-16 units as `String.slice` counts. */
+  /** In UTF-16 units. */
   readonly metaAt: number
 }
 
 /** `2026-01-31T12:00:00.000Z` */
 const TIME_LENGTH = 24
 
-/** Throws 400 for a NUL in any string: neither PostgreSQL nor a C client can hold it. */
+/** Errors: 400 for a NUL in any string: neither PostgreSQL nor a C client can hold it. */
 export function composeContent(resource: Resource, id: string, ver: number): Content {
   const { resourceType: type, id: _id, meta, ...rest } = resource
   const head = composeHead(type, id, ver)
@@ -134,13 +127,12 @@ export function contentTail(content: string, type: string, id: string, ver: numb
   return content.slice(composeHead(type, id, ver).length + TIME_LENGTH)
 }
 
-/** Every stored text starts with its type and id, so the id is read without a parse. */
+/** Stored texts start with type and id, so no parse is needed. */
 export function contentId(content: string): string {
   const start = content.indexOf('"id":"') + 6
   return content.slice(start, content.indexOf('"', start))
 }
 
-/** Content with the platform meta in it, as `X-Medplum: extended` shows it. */
 export function extendedText(version: {
   readonly content: string | undefined
   readonly metaAt: number
@@ -157,7 +149,6 @@ function members(value: object): string {
   return text === '{}' ? '' : `,${text.slice(1, -1)}`
 }
 
-/** Meta without what the server sets itself. */
 function ownMeta(meta: Meta | undefined): object {
   const {
     versionId: _versionId,

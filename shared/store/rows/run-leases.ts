@@ -1,8 +1,8 @@
-/** Whether a worker still has the run in whose name something is written; `require_run` of the schema tells. */
+/** Fences writes of bot runs: a write needs the run's lease (`require_run` in the schema). */
 import type { RunLease } from '../../access/principal.ts'
 import type { Bind, Connection } from '../../postgres/statement.ts'
 
-/** A condition that holds, or ends the statement with RunLost; the rows are locked until it has ended. */
+/** A condition that holds, or ends the statement with RunLost; locks the rows until its end. */
 export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
   const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
   const owners = bind(
@@ -21,7 +21,7 @@ export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): strin
     from (select distinct * from unnest(${owners}, ${runs}, ${counts}) as t(o, r, k)) t)`
 }
 
-/** Locks the row for as long as the transaction of `connection` goes on. Errors: RunLost. */
+/** Locks the row until the transaction ends. Errors: RunLost. */
 export async function requireRunLease(
   connection: Connection,
   { owner, run, token }: RunLease,

@@ -1,16 +1,13 @@
 /**
- * The writing statement: one for a single write and for a batch of coalesced ones, with only the
- * parts that the batch needs. Its name says which, so each shape is planned once a connection.
+ * The writing statement for single writes and batches; each shape has a name, and so one plan per connection.
  *
  *   i    the rows as sent, from parameters
  *   bad  references that do not resolve: their rows are not written
- *   heir patients with accounts, which their rows are to inherit: these are not written either
- *   ok   updates with the time they get; those whose version is current are w
- *   w    the rows really written
+ *   heir patients with accounts, which their rows must inherit: these are not written either
+ *   ok   updates with their time; those whose version is current are w
+ *   w    the rows written
  *
- * All parts of one statement see the same snapshot, so no part may delete what another inserts:
- * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
- * batches take their locks in one order.
+ * All parts see one snapshot, so none may delete another's inserts. Sorted lists prevent deadlocks.
  */
 import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
@@ -30,7 +27,7 @@ import {
 } from './side-rows.ts'
 import type { PartRow, PartSql, Write } from './write-rows.ts'
 
-/** One statement for 1 to 100 writes of the same kind to different resources. */
+/** For 1 to 100 writes of one kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
   const isUpdate = writes[0]?.kind === 'update'
   const { values, bind } = binder()
@@ -69,7 +66,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
   const missing = refused.map(
     (part) => `union all select n, null::timestamptz, target, false from ${part}`,
   )
-  // The conditions of a policy differ each time.
+  // Policy conditions differ each time.
   const isNamed = targets.every(({ item }) => item.visible === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
@@ -82,7 +79,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
 
 const NOW = `greatest(date_trunc('milliseconds', clock_timestamp()), i.after)`
 
-/** Nothing was changed after now. */
+/** Caps times at now. */
 function timeGiven(times: readonly Listed<Date>[], bind: Bind): string {
   const numbers = bind(`{${times.map(({ n }) => n).join(',')}}`, 'int[]')
   const given = bind(`{${times.map(({ item }) => item.toISOString()).join(',')}}`, 'timestamptz[]')
@@ -94,7 +91,7 @@ const INSERT_RESOURCE = `r as (
   insert into ${INTO.resource}
   select project, type, id, ver, lu, d_lo, d_hi, nref, keys from w)`
 
-/** Without keys the row is found as before. */
+/** Without keys the row keeps its index. */
 const UPDATE_RESOURCE = `w as (
   update resource r set ver = ok.ver, lu = ok.lu,
     d_lo = case when ok.keys is null then r.d_lo else ok.d_lo end,
@@ -116,7 +113,6 @@ function listed<W, T>(writes: readonly W[], items: (write: W) => readonly T[]): 
   return writes.flatMap((write, i) => items(write).map((item) => ({ n: i + 1, item })))
 }
 
-/** Rows beside the resource: what it is found by, and values that nobody else has. */
 function sideParts(writes: readonly Write[], isUpdate: boolean, bind: Bind): readonly PartSql[] {
   const found: PartSql[] = []
   const sides = writes.map((write) => (write.sideRows ? write.rows : undefined))
@@ -143,7 +139,7 @@ function sideParts(writes: readonly Write[], isUpdate: boolean, bind: Bind): rea
 
 interface EventParts {
   readonly parts: readonly PartSql[]
-  /** True in SQL when the statement has put something into the outbox. */
+  /** True in SQL when the statement wrote to the outbox. */
   readonly made: readonly string[]
 }
 
@@ -162,7 +158,6 @@ function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventP
   }
 }
 
-/** The parts of features that some of the writes have rows of, in the order of their registration. */
 function compileParts(writes: readonly Write[], bind: Bind): readonly PartSql[] {
   const found: (PartRow & Listed<unknown>)[] = []
   for (const [i, { parts }] of writes.entries()) {
@@ -195,7 +190,6 @@ const COLUMNS = [
   ['cause', 'text'],
 ] as const
 
-/** A single row needs no lists. */
 function inputRows(writes: readonly Write[], bind: Bind): string {
   const rows = writes.map(inputRow)
   const [first] = rows
@@ -216,10 +210,9 @@ function inputRows(writes: readonly Write[], bind: Bind): string {
     with ordinality as x(${COLUMNS.map(([name]) => name).join(', ')}, n)`
 }
 
-/** JSON text holds no raw control character, so long texts are joined by one instead of being quoted. */
+/** Joins JSON texts without quoting, since they hold no raw control character. */
 const SEPARATOR = '\u0001'
 
-/** An array of values that need no quotes. */
 function literal(values: readonly unknown[]): string {
   return `{${values.map((value) => (value instanceof Date ? value.toISOString() : (value ?? 'null'))).join(',')}}`
 }

@@ -1,4 +1,4 @@
-/** The Subscriptions that wait for a change: who they are, and what they say. */
+/** Subscriptions that wait for a change. */
 
 import type { Grant } from '../../access/grant.ts'
 import {
@@ -16,17 +16,14 @@ import type { Connection } from '../../postgres/statement.ts'
 import type { ChangeEvent } from './event-rows.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
 
-/** A Subscription as it was when a change was made. */
 export interface Watcher {
   readonly project: number
-  /** Row id. */
   readonly id: string
   readonly subscription: Resource
   readonly terms: SubscriptionTerms
   readonly grant: Grant
 }
 
-/** A Subscription and what it waits for; `until` is the end of one that is stored elsewhere. */
 export interface WatchRow {
   readonly project: number
   readonly id: string
@@ -36,7 +33,7 @@ export interface WatchRow {
   readonly isStored: boolean
 }
 
-/** Reads Subscriptions of the events' Projects that wait for their types, or were changed since. One statement. */
+/** Includes Subscriptions that were changed since. One statement. */
 export async function readWatches(
   connection: Connection,
   events: readonly Pick<ChangeEvent, 'project' | 'type' | 'at'>[],
@@ -62,19 +59,18 @@ export async function readWatches(
   })
 }
 
-/** A Subscription that is in force. */
 export interface ActiveSubscription {
   readonly subscription: Resource
   readonly terms: SubscriptionTerms
 }
 
 export interface Watchers {
-  /** Undefined for a version that waits for nothing, or is gone. */
+  /** Undefined for an inactive or missing version. */
   active(
     connection: Connection,
     place: Pick<WatchRow, 'project' | 'id' | 'ver'>,
   ): Promise<ActiveSubscription | undefined>
-  /** Returns what was in force at a time; undefined for a Subscription that did not wait then. */
+  /** Returns the terms at a time; undefined for a Subscription that did not wait then. */
   at(
     connection: Connection,
     watch: WatchRow,
@@ -85,7 +81,7 @@ export interface Watchers {
 
 const KEPT = 5000
 
-/** A version never changes, so what is read once stays true. */
+/** Versions are immutable, so the cache never expires. */
 export function createWatchers(): Watchers {
   const read = new Cache<string, { readonly row: VersionRow }>({ name: 'subscriptions', max: KEPT })
   const parsed = new WeakMap<VersionRow, ActiveSubscription>()
@@ -136,7 +132,7 @@ export function createWatchers(): Watchers {
   }
 }
 
-/** Reads a Subscription that is stored elsewhere. Errors: 400. */
+/** Errors: 400. */
 export function watcherFrom(
   project: number,
   id: string,
@@ -153,7 +149,7 @@ function readWatcher(row: VersionRow, own: OwnParameters | undefined): Watcher |
   try {
     return watcherFrom(row.project, row.id, subscription, own)
   } catch (error) {
-    // A search parameter of the Project that its criteria name may be gone by now.
+    // A custom search parameter in its criteria may be gone by now.
     if (error instanceof HttpError && error.status < 500) return undefined
     throw error
   }

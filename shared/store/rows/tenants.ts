@@ -4,11 +4,10 @@ import type { Database } from '../../postgres/database.ts'
 import type { Connection } from '../../postgres/statement.ts'
 
 export interface Tenants {
-  /** Undefined for an id that no Project has. */
   projectNumber(connection: Connection, rowId: string): Promise<number | undefined>
 }
 
-/** Numbers are never reused, so what was read once stays true; unknown ids are read again. */
+/** Numbers are never reused, so cached ones stay valid; unknown ids are read again. */
 export function createTenants(): Tenants {
   const numbers = new Map<string, number>()
   return {
@@ -26,10 +25,8 @@ export function createTenants(): Tenants {
   }
 }
 
-/** Registry rows of the platform live here, whatever Project they belong to. */
 export const REGISTRY_PROJECT = SYSTEM_PROJECT_NUMBER
 
-/** One statement. */
 export async function readSalt(database: Database): Promise<Buffer> {
   const rows = await database.query<{ salt: Buffer }>({
     text: 'select salt from search_key_salt',

@@ -1,7 +1,4 @@
-/**
- * Long work of the upkeep, one row of table `job` each until it is done: what a worker that dies has
- * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
- */
+/** Long-running jobs, one row of table `job` each until done. Requested ones have an AsyncJob of the same id. */
 import type { RunLease } from '../../access/principal.ts'
 import { timings } from '../../core/config/waits.ts'
 import {
@@ -25,7 +22,6 @@ export const JOBS: LeaseTable = {
   leaseMs: timings.leaseMs,
 }
 
-/** A job as its worker has it. */
 export interface LeasedJob {
   readonly id: string
   readonly token: number
@@ -35,17 +31,15 @@ export function jobLease({ id, token }: LeasedJob): Lease {
   return { key: [id], token }
 }
 
-/** For a Principal whose writes are refused once the job is another worker's. */
+/** For a Principal whose writes are rejected once the lease is lost. */
 export function jobRunLease({ id, token }: LeasedJob): RunLease {
   return { owner: 'j', run: id, token }
 }
 
 export type UpkeepKind = 'reindex' | 'expunge'
 
-/** The kinds of work that the service finds by itself. */
 type OwnKind = 'own-parameters' | 'index-revision'
 
-/** The input of a job; ids alone. */
 interface UpkeepInput {
   /** Project whose AsyncJob it is, and who asked. */
   readonly homeId: string
@@ -53,18 +47,15 @@ interface UpkeepInput {
   readonly membershipId: string
   readonly scope: string
   readonly patient: string | undefined
-  /** Project that is worked on. */
   readonly projectId: string
   readonly type: string | undefined
   readonly id: string | undefined
-  /** For a reindex: a search that selects some of the resources. */
   readonly filter?: string | undefined
 }
 
 interface JobRow extends LeasedJob {
-  /** Number of the Project that it belongs to. */
   readonly project: number
-  /** Whatever the work needs to go on; null at its beginning. */
+  /** State of the work; null at its beginning. */
   readonly progress: unknown
 }
 
@@ -87,9 +78,9 @@ interface OwnJobInput {
   readonly changes: number
 }
 
-/** By then a change has been heard of. */
+/** Time until all processes know of a change. */
 const HEARD_MS = 100
-/** A worker of the version before writes down no lease, but touches its job at least so often. */
+/** Workers of the previous release write no lease, but touch their job at least this often. */
 const TOUCHED = "interval '30 s'"
 
 interface NewUpkeepJob {
@@ -110,7 +101,6 @@ export async function addUpkeepJob(
   })
 }
 
-/** Leases the oldest job that no worker has. */
 export async function leaseUpkeepJob(
   connection: Connection,
 ): Promise<UpkeepJob | OwnJob | undefined> {
@@ -125,7 +115,7 @@ export async function leaseUpkeepJob(
   })
 }
 
-/** False when the lease of the job was lost; the same of all that follow. */
+/** False when the lease was lost, here and below. */
 export async function saveProgress(
   connection: Connection,
   job: LeasedJob,
@@ -138,7 +128,6 @@ export async function saveProgress(
   })
 }
 
-/** Gives the job back: it waits for another worker. */
 export async function releaseUpkeepJob(connection: Connection, job: LeasedJob): Promise<boolean> {
   return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'upkeep-job-release',
@@ -146,10 +135,7 @@ export async function releaseUpkeepJob(connection: Connection, job: LeasedJob): 
   })
 }
 
-/**
- * The part of a statement that has the index of Projects brought up to date: one job a Project, which
- * starts over when a change comes while it runs. `projects` is the SQL of an int[].
- */
+/** One job per Project, which restarts on a change. `projects` is the SQL of an int[]. */
 export function ownParametersJob(projects: string): string {
   return `insert into job (id, project, kind, state, input, touched)
     select gen_random_uuid(), x, 'own-parameters', 'waiting', '{"changes":0}',
@@ -164,7 +150,7 @@ export async function addOwnParametersJob(connection: Connection, project: numbe
   await connection.query({ text: ownParametersJob('$1::int[]'), values: [[project]] })
 }
 
-/** Nothing when there is such a job already. */
+/** Does nothing if the job exists. */
 export async function addRevisionJob(connection: Connection): Promise<void> {
   await connection.query({
     text: `insert into job (id, project, kind, state, input)
@@ -174,7 +160,7 @@ export async function addRevisionJob(connection: Connection): Promise<void> {
   })
 }
 
-/** Ends a job; one that has a new reason waits to be done once more. */
+/** Ends a job; one with a new reason runs again. */
 export async function endOwnJob(connection: Connection, job: OwnJob): Promise<boolean> {
   const [done] = await connection.query({
     name: 'own-job-end',
@@ -184,7 +170,6 @@ export async function endOwnJob(connection: Connection, job: OwnJob): Promise<bo
   return done !== undefined || (await postponeOwnJob(connection, job))
 }
 
-/** The job goes on where it is, a little later: other jobs come first. */
 export async function deferOwnJob(
   connection: Connection,
   job: LeasedJob,
@@ -198,7 +183,7 @@ export async function deferOwnJob(
   })
 }
 
-/** The job begins again when all processes have heard of what has changed. */
+/** Restarts the job when all processes know of the change. */
 async function postponeOwnJob(connection: Connection, job: LeasedJob): Promise<boolean> {
   return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'own-job-postpone',
@@ -208,7 +193,7 @@ async function postponeOwnJob(connection: Connection, job: LeasedJob): Promise<b
   })
 }
 
-/** How far the index of a Project is; undefined when nothing is to be done. */
+/** Undefined without a job. */
 export async function ownJobProgress(
   connection: Connection,
   project: number,
@@ -231,7 +216,6 @@ interface UpkeepDepth {
   readonly oldestMs: number
 }
 
-/** Long work that is not done, by kind. */
 export async function upkeepDepths(connection: Connection): Promise<readonly UpkeepDepth[]> {
   return await connection.query<UpkeepDepth>({
     name: 'upkeep-job-depths',

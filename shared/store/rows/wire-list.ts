@@ -1,11 +1,8 @@
 /**
- * A list as PostgreSQL takes it in binary form, written item by item while they are made. What waits for its
- * statement is one block of bytes, which V8 neither goes through nor copies when it collects garbage. It is to be
- * used again: blocks that have become old make V8 go through all objects, some 50 MB of them, each time.
+ * A list in PostgreSQL's binary format, in one reusable block that the garbage collector neither scans nor copies.
  * https://www.postgresql.org/docs/current/protocol-overview.html#PROTOCOL-FORMAT-CODES
  */
 
-/** The object ids in PostgreSQL of the types that lists hold. */
 const OIDS = {
   bigint: 20,
   smallint: 21,
@@ -18,15 +15,13 @@ const OIDS = {
 
 export type WireType = keyof typeof OIDS
 
-/** Dimensions, whether there are nulls, the type, the length, and the number of the first item. */
+/** Dimensions, null flag, type, length, and the number of the first item. */
 const HEADER = 20
-/** Before each item. */
 const LENGTH = 4
 const FIRST_SIZE = 2048
-/** A block that has become larger is not used again. */
 const MOST_KEPT = 1024 * 1024
 const DASH = 0x2d
-/** Milliseconds from 1970 to 2000, where PostgreSQL begins to count. */
+/** Milliseconds from 1970 to 2000, PostgreSQL's epoch. */
 const EPOCH_MS = 946_684_800_000
 const INFINITY = 2n ** 63n - 1n
 const MINUS_INFINITY = -(2n ** 63n)
@@ -47,7 +42,7 @@ export class WireList {
     return this.#length
   }
 
-  /** The parameter. What is added later is not in it. */
+  /** The parameter; later items are not in it. */
   get value(): Buffer {
     this.#view.setInt32(0, 1)
     this.#view.setInt32(4, this.#hasNulls ? 1 : 0)
@@ -57,7 +52,7 @@ export class WireList {
     return this.#bytes.subarray(0, this.#end)
   }
 
-  /** Clears the list; its last parameter must have been sent by then. */
+  /** The last parameter must have been sent by now. */
   clear(): void {
     this.#end = HEADER
     this.#length = 0
@@ -86,7 +81,7 @@ export class WireList {
   }
 
   text(value: string): void {
-    // No character takes more bytes than three.
+    // UTF-8 takes at most three bytes per UTF-16 unit.
     const room = this.#bytes.length - this.#end - LENGTH
     if (value.length * 3 > room) this.#reserve(LENGTH + Buffer.byteLength(value))
     this.#item(this.#bytes.write(value, this.#end + LENGTH))
@@ -100,7 +95,7 @@ export class WireList {
     }
   }
 
-  /** As `timestamp` writes it: an ISO date, or infinite. */
+  /** Takes the text that `timestamp` writes: an ISO date, or infinite. */
   timestamptz(value: string): void {
     const at = this.#item(8)
     const ms = Date.parse(value)
@@ -116,7 +111,6 @@ export class WireList {
     this.#hasNulls = true
   }
 
-  /** Where an item of so many bytes is to be written; the view may be another one then. */
   #item(size: number): number {
     this.#reserve(LENGTH + size)
     this.#view.setInt32(this.#end, size)
@@ -140,7 +134,6 @@ export class WireList {
   }
 }
 
-/** The value of a hexadecimal digit, in any case. */
 function digit(code: number): number {
   return (code & 15) + (code >> 6) * 9
 }

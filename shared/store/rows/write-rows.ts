@@ -7,58 +7,56 @@ import type { IndexRows } from '../index/indexes.ts'
 import type { EventOrigin } from './event-rows.ts'
 import type { Listed, Target, UniqueKey } from './side-rows.ts'
 
-/** A version ready to be written. */
 export interface Write {
-  /** `insert` also brings a deleted resource back; `update` needs `ver - 1` of `after` to be the live version. */
+  /** `insert` also restores a deleted resource; `update` needs `ver - 1` of `after` to be the live version. */
   readonly kind: 'insert' | 'update'
   readonly project: number
   readonly type: number
   readonly id: string
-  /** The version that is written. */
   readonly ver: number
-  /** `lastUpdated` of the version before: time never runs backwards for a resource. */
+  /** `lastUpdated` of the version before: the time of a resource never decreases. */
   readonly after: Date | undefined
-  /** `lastUpdated` of a new resource that comes from elsewhere; undefined: the time of the write. */
+  /** `lastUpdated` of an imported resource; undefined: the time of the write. */
   readonly time: Date | undefined
   readonly author: string | undefined
   readonly head: string
   readonly tail: string
   readonly metaAt: number
   readonly metaExtension: string
-  /** Undefined: an update leaves them as they are. */
+  /** An update keeps the rows when this is undefined. */
   readonly rows: IndexRows | undefined
-  /** False when an update leaves strings and ranges as they are. */
+  /** False when an update keeps strings and ranges. */
   readonly sideRows: boolean
   readonly unique: readonly UniqueKey[] | undefined
   readonly targets: readonly Target[]
-  /** Row ids of patients of its Project: where one holds accounts, nothing is written. */
+  /** Row ids of patients in its Project: if one holds accounts, nothing is written. */
   readonly patientIds: readonly string[]
-  /** Undefined: the row stays as it is. */
+  /** The row stays when this is undefined. */
   readonly text: ResourceText | undefined
-  /** Rows of the features' own tables, in the order in which the parts are registered. */
+  /** In registration order. */
   readonly parts: readonly PartRow[]
-  /** Undefined: nobody can wait for it. */
+  /** Absent when no Subscription can wait for it. */
   readonly event: EventOrigin | undefined
-  /** The run of a bot that has to be held still, or nothing is written. */
+  /** Lease that must be held; otherwise nothing is written. */
   readonly lease: RunLease | undefined
 }
 
-/** A part of the writing statements that a feature registers (`WritePart` in context.ts): its SQL. */
+/** SQL of a `WritePart` (context.ts). */
 export interface StatementPart<Row = unknown> {
-  /** The rows of the writes, and the common table expressions that write them; `w` holds the written rows. */
+  /** `w` holds the written rows. */
   sql?(rows: readonly Listed<Row>[], bind: Bind): PartSql
-  /** The expression for creates that are planned: `list` is SQL of a text[] of rows as JSON, `$1` the Project. */
+  /** `list` is SQL of a text[] of rows as JSON, `$1` the Project. */
   readonly planned?: (rows: string) => string
-  /** The expression of the deleting statement for one type; `d` holds the deleted rows, `now` the deletions. */
+  /** `d` holds the deleted rows, `now` the deletions. */
   readonly removal?: { readonly type: string } & PartSql
-  /** Runs in a transaction that has written rows, before it commits. Errors undo it. */
+  /** Runs in the transaction. Errors undo it. */
   beforeCommit?(connection: Connection, written: readonly PartWritten<Row>[]): Promise<void>
-  /** Runs after the commit, of a deletion too; the write is acknowledged when it resolves. */
+  /** The write is acknowledged when it resolves. */
   committed?(written: PartWritten<Row>): Promise<void>
 }
 
 export interface PartSql {
-  /** Stands in the name of the statement: one name for one text. */
+  /** Part of the statement's name: one name for one text. */
   readonly name: string
   readonly sql: readonly string[]
 }
@@ -68,19 +66,16 @@ export interface PartWritten<Row = unknown> {
   readonly row: Row
 }
 
-/** The row of one write for a part. */
 export interface PartRow {
   readonly part: StatementPart
-  /** The place of the part among those registered. */
   readonly order: number
   readonly row: unknown
 }
 
-/** A row of the answer: `lu` of a written row, or `target`: the place of a reference not found, or HOLDER. */
+/** `target`: the position of an unresolved reference, or ACCOUNT_PATIENT. */
 export interface Written {
   readonly n: number
   readonly lu: Date | null
   readonly target: number | null
-  /** The statement has put something into the outbox. */
   readonly hasEvents: boolean
 }

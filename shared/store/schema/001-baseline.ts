@@ -1,4 +1,4 @@
-/** The schema of version 0.1: each file of the folder beside this one holds the tables of a subject. */
+/** Schema of version 0.1; the folder next to this file has one SQL file per subject. */
 import { readFile } from 'node:fs/promises'
 import type { Knex } from 'knex'
 
@@ -11,7 +11,6 @@ export async function up(knex: Knex): Promise<void> {
   }
 }
 
-/** Nothing comes before the baseline. */
 export async function down(): Promise<void> {
   throw new Error('The baseline cannot be undone; drop the database instead')
 }

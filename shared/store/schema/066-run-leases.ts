@@ -1,7 +1,4 @@
-/**
- * Runs of bots that may be repeated are owned by a row: each taking of it counts, and what a run writes names the
- * taking that it belongs to, so that who has lost the row writes nothing any more.
- */
+/** Fencing leases for retryable bot runs: a run without its row cannot write. */
 import type { Knex } from 'knex'
 
 export async function up(knex: Knex): Promise<void> {

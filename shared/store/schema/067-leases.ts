@@ -1,7 +1,4 @@
-/**
- * Leases with a token for all work that a worker takes from a table: what a worker writes that has lost its lease changes
- * nothing. Migration 066 brought them for runs of bots.
- */
+/** Fencing leases for all work that workers take from a table. */
 import type { Knex } from 'knex'
 
 export async function up(knex: Knex): Promise<void> {

@@ -1,4 +1,4 @@
-/** Answers kept for an Idempotency-Key know under which rights they were made: others are not shown them. */
+/** Stores the caller's rights with idempotent responses, so that other callers do not see them. */
 import type { Knex } from 'knex'
 
 export async function up(knex: Knex): Promise<void> {

@@ -1,4 +1,4 @@
-/** Names that imported concepts have in other languages and for other uses; mappings by a code of any system. */
+/** Designations of imported concepts by language and use; concept mappings by code in any system. */
 import type { Knex } from 'knex'
 
 export async function up(knex: Knex): Promise<void> {

@@ -1,8 +1,6 @@
 /**
- * The accounts that a new resource is given: that of its creator's policy, and those of the patients it
- * is about. Few patients hold any, so a create does not ask for them: the writing statement refuses what
- * belongs to a patient with accounts, and the create is prepared again with these. Patients found so
- * are known from then on and asked for before the first attempt.
+ * Accounts of a new resource: from its creator's policy and its patients. Few patients hold any, so creates do not
+ * read them first: the writing statement rejects rows of patients with accounts, then the create is prepared again.
  */
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -14,16 +12,15 @@ import { metaAccounts } from '../rows/index-rows.ts'
 import type { Write } from '../rows/write-rows.ts'
 
 const PATIENT = 'Patient'
-/** A Group may name thousands, of whom few hold accounts: those are found first. */
+/** Above this, holders are found first: a Group may name thousands of patients. */
 const MANY_PATIENTS = 20
 
-/** By the policy of its creator. */
 export function accountsGiven(principal: Principal, type: string): readonly Reference[] {
   const account = grantsFor(principal, type, 'create')?.find((grant) => grant.account !== undefined)
   return account?.account === undefined ? [] : [{ reference: account.account }]
 }
 
-/** Row ids of the patients that a new resource inherits from; none where its sender may name accounts and does. */
+/** Empty if the sender may name accounts and does. */
 export function inheritedPatients(
   { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
@@ -36,20 +33,20 @@ export function inheritedPatients(
   )
 }
 
-/** As they are now, in the order of the patients. Reads that are asked for together share a statement. */
+/** Concurrent reads share a statement. */
 export async function inheritedAccounts(
   store: StoreContext,
   project: number,
   patients: readonly string[],
 ): Promise<readonly Reference[]> {
   const found: Reference[] = []
-  // One after the other: a transaction gives each of its pieces one row at a time.
+  // Sequential: a transaction allows each piece one row at a time.
   for (const id of await holdersAmong(store, project, patients))
     found.push(...(await patientAccounts(store, project, id)))
   return distinctAccounts(found)
 }
 
-/** Finds patients that hold accounts, or did once. One statement for many. */
+/** One statement for many. */
 async function holdersAmong(
   { connection }: StoreContext,
   project: number,
@@ -79,7 +76,7 @@ async function patientAccounts(
   return accounts
 }
 
-/** True for a write that others of its transaction may have to inherit from. */
+/** True for a write from which others in its transaction may inherit. */
 export function setsPatientAccounts({ type, metaExtension }: Write): boolean {
   return type === typeNumber(PATIENT) && metaExtension.includes('"accounts":')
 }
@@ -88,7 +85,7 @@ export function distinctAccounts(accounts: readonly Reference[]): readonly Refer
   return [...new Map(accounts.map((item) => [item.reference, item])).values()]
 }
 
-/** The accounts of a resource that comes back after its deletion, as if it were new. */
+/** Accounts of a restored resource, as if it were new. */
 export async function newAccounts(
   store: StoreContext,
   principal: Principal,

@@ -1,11 +1,11 @@
-/** Requests that were accepted to be answered later: a row of `job` from acceptance until the end. */
+/** Accepted asynchronous requests: a row of `job` from acceptance until the end. */
 import { leaseNext, leaseRow } from '../../postgres/leases.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import { JOBS, type LeasedJob } from '../rows/upkeep-jobs.ts'
 
 const KIND = 'request'
 
-/** The data to carry a request out in another process. It holds no token. */
+/** Holds no token. */
 export interface StoredRequest {
   readonly projectId: string
   readonly membershipId: string
@@ -30,7 +30,7 @@ interface NewRequest {
   readonly most: number
 }
 
-/** False when the Project has `most` of them already. */
+/** False when the Project already has `most`. */
 export async function addRequest(
   database: Connection,
   { id, project, request, most }: NewRequest,
@@ -46,7 +46,6 @@ export async function addRequest(
   return rows.length > 0
 }
 
-/** True until it has ended. */
 export async function isAcceptedRequest(database: Connection, id: string): Promise<boolean> {
   const rows = await database.query({
     name: 'request-is',
@@ -56,12 +55,11 @@ export async function isAcceptedRequest(database: Connection, id: string): Promi
   return rows.length > 0
 }
 
-/** A request as its worker has it. */
 export interface LeasedRequest extends LeasedJob {
   readonly request: StoredRequest
 }
 
-/** Leases a request. Undefined when it is not waiting: another worker has it, or it has ended. */
+/** Undefined when another worker has the request, or it has ended. */
 export async function leaseRequest(
   database: Connection,
   id: string,
@@ -77,11 +75,10 @@ export async function leaseRequest(
   return row
 }
 
-/** Leases a request whose worker is lost. */
 export async function leaseLostRequest(database: Connection): Promise<LeasedRequest | undefined> {
   return await leaseNext<LeasedRequest>(database, JOBS, {
     name: 'request-lease-lost',
-    // A worker of the version before writes down no lease, but touches its job every 10 s.
+    // Workers of the previous release write no lease, but touch their job every 10 s.
     where: `x.kind = '${KIND}' and x.state = 'active'
       and (x.held is not null or x.touched < clock_timestamp() - interval '45 s')`,
     orderBy: 'x.touched',
@@ -90,7 +87,6 @@ export async function leaseLostRequest(database: Connection): Promise<LeasedRequ
   })
 }
 
-/** The ids of requests that have waited for `waitingMs`, at most `count`. */
 export async function waitingRequests(
   database: Connection,
   waitingMs: number,

@@ -20,7 +20,6 @@ import type { WriteOptions } from '../rows/version.ts'
 import { inheritedPatients } from './accounts.ts'
 import { hasNamedGrant } from './guards.ts'
 
-/** A new resource that its sender may write, as far as it does not depend on the accounts that it inherits. */
 export interface AuthorizedCreate {
   readonly store: StoreContext
   readonly principal: Principal
@@ -29,9 +28,7 @@ export interface AuthorizedCreate {
   readonly id: string
   readonly project: number
   readonly projectId: string
-  /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
-  /** Row ids of patients that it may inherit accounts from. */
   readonly heirOf: readonly string[]
 }
 
@@ -61,7 +58,7 @@ export async function authorizeCreate(
   return { store, principal, options, resource: admitted, id, project, projectId, own, heirOf }
 }
 
-/** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
+/** A super admin names the Project in `meta`. */
 async function targetProject(
   store: StoreContext,
   principal: Principal,
@@ -82,7 +79,7 @@ async function targetProject(
   return { project, projectId }
 }
 
-/** Runs the write rule of the type. The service's own work (no membership) is trusted. Errors: 400, 403. */
+/** Runs the write rule of the type. The service itself (no membership) is trusted. Errors: 400, 403. */
 export async function checkAttempt(
   attempt: Omit<WriteAttempt, 'meant' | 'isNamed'>,
   ruling?: AccessDecision,

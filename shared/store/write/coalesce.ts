@@ -1,7 +1,6 @@
 /**
- * The writing statement that creates and updates share, and its answer. Concurrent single writes become one
- * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
- * error.
+ * Combines concurrent single writes into one statement. If it fails, its writes run one by one, so that each gets its
+ * own error.
  */
 import { batchInLanes, type Pending } from '../../core/batching.ts'
 import { conflict, RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
@@ -42,7 +41,7 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
           resolve(found.get(i + 1) ?? [])
         })
       } catch (error) {
-        // Without an answer from PostgreSQL nobody knows what was committed: do not write again.
+        // Without a response the commit state is unknown: do not write again.
         const isOfOne = error instanceof SqlError || error instanceof RunLeaseLost
         const again = error instanceof TransactionConflict || (isOfOne && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
@@ -54,7 +53,7 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
   })
 }
 
-/** The longest head of the queue that one statement can hold: one kind, each resource once. */
+/** One kind, each resource once. */
 function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waiting[]] {
   const most = Math.min(share, MAX_ROWS)
   const batch: Waiting[] = []
@@ -74,17 +73,14 @@ function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waitin
   return [batch, rest]
 }
 
-/**
- * Returns the time of the write; undefined when an update found another version than it expected, `held` when
- * a patient of a new resource holds accounts. Errors: 400 for references, 409.
- */
+/** Undefined when an update lost a race, `held` when a patient holds accounts. Errors: 400 for references, 409. */
 export async function submit(
   store: StoreContext,
   prepared: Prepared,
 ): Promise<Date | 'held' | undefined> {
   const { write, references } = prepared
   const { resourceType: type } = prepared.resource
-  // A statement behind the writes looks for them, before the writes are answered.
+  // A statement behind the writes checks them, before the writes are answered.
   store.deferred?.push(...references)
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
@@ -103,7 +99,7 @@ export async function submit(
   return rows[0]?.lu ?? undefined
 }
 
-/** Returns the written version, which the next change of it need not read. */
+/** Caches the written version, so that its next change skips the read. */
 export function toWriteResult(
   { recent }: StoreContext,
   { write, resource }: Prepared,
@@ -128,7 +124,7 @@ export function toWriteResult(
   }
 }
 
-/** The row is there, or an id of it. */
+/** True when the row or one of its ids exists. */
 export function isTaken(error: unknown): boolean {
   return (
     error instanceof SqlError &&

@@ -1,7 +1,4 @@
-/**
- * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
- * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
- */
+/** Conditional writes. Equal ones take an advisory lock: https://hl7.org/fhir/R4/http.html#ccreate */
 
 import { needsSql } from '../../access/decisions/decide.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -116,7 +113,7 @@ export async function deleteConditional(
   })
 }
 
-/** Throws 412 for more than one. */
+/** Errors: 412 for more than one. */
 async function findOne(
   store: StoreContext,
   principal: Principal,
@@ -148,10 +145,9 @@ async function locked<T>(
   return store.deferred ? run() : store.turns(key, run)
 }
 
-/** PostgreSQL has room for some thousands of locks; a bundle may have as many conditions. */
+/** PostgreSQL has room for some thousand locks, and a bundle may have as many conditions. */
 const LOCKS_OF_PROJECT = 256n
 
-/** The lock of these criteria in their project; others may share it. */
 export function conditionKey(
   store: StoreContext,
   principal: Principal,

@@ -11,9 +11,8 @@ import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { Write } from '../rows/write-rows.ts'
 
 /**
- * Deletes the live rows and their side rows and writes the deletions. Answers what was there (`was`)
- * and the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has
- * a version that `vers` does not allow.
+ * Returns the row before (`was`) and the deletion (`now`). Without `was` the id is unknown; without `now` it was
+ * deleted before, or `vers` excludes its version.
  */
 export function deleteStatement(deletions: readonly DeletionWrite[]): Statement {
   const hasEvents = deletions.some(({ event }) => event !== undefined)
@@ -80,7 +79,7 @@ const SIDE_ROWS = `s as (delete from idx_string x using d
       tx as (delete from resource_text x using d
         where x.project = d.project and x.type = d.type and x.id = d.id),`
 
-/** Adds a condition and its values where runs of bots delete. */
+/** Adds a condition on leases if runs of bots delete. */
 function heldRuns(deletions: readonly DeletionWrite[], values: unknown[]): string {
   const leases = deletions.flatMap(({ lease }) => lease ?? [])
   if (leases.length === 0) return ''
@@ -106,7 +105,7 @@ function isFiled({ project }: DeletionWrite): boolean {
   return project === REGISTRY_PROJECT
 }
 
-/** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */
+/** One statement per event-loop turn; a resource that is named again goes into the next. */
 export function removeTogether(connection: Connection) {
   return batchPerTick<DeletionWrite, readonly Deleted[]>((deletions) =>
     removeAll(connection, deletions),
@@ -140,12 +139,11 @@ async function removeAll(
   return answers
 }
 
-/** The order in which rows are locked, the same for all transactions. */
+/** Lock order of rows in all transactions. */
 export function compareRows(a: DeletionWrite | Write, b: DeletionWrite | Write): number {
   return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }
 
-/** An array of values that need no quotes. */
 function list(values: readonly unknown[]): string {
   return `{${values.map((value) => value ?? 'null').join(',')}}`
 }
@@ -153,14 +151,13 @@ function list(values: readonly unknown[]): string {
 const MEMBERSHIP = 'ProjectMembership'
 const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
 
-/** Key that the memberships of this profile hold; undefined for what is no profile. */
+/** Undefined for a type that is never a profile. */
 export function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
   if (!PROFILES.has(type)) return undefined
   const p = keys.param(REGISTRY_PROJECT, MEMBERSHIP, 'profile')
   return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
 }
 
-/** The part that finds the membership of each profile, and its row id, in SQL. */
 const MEMBERSHIPS = [
   `pm as (select d.n, m.id from d join resource m on m.project = ${REGISTRY_PROJECT}
         and m.type = ${typeNumber(MEMBERSHIP)} and m.keys @> array[d.profile]),`,

@@ -1,4 +1,4 @@
-/** Checks of guarded elements (access/guarded/elements.ts), for the rules of the types that have some. */
+/** Checks of guarded elements (access/guarded/elements.ts). */
 import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts'
 import { hasAllRights } from '../../access/guarded/rights.ts'
 import { grantsFor } from '../../access/policy.ts'
@@ -8,7 +8,7 @@ import type { Resource } from '../../fhir/resource.ts'
 import { readRow, type StoreContext, type WriteAttempt } from '../rows/context.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'
 
-/** Checks the guarded elements (access/guarded/elements.ts) that a write changes, and returns their paths. Errors: 403. */
+/** Checks a write and returns the changed guarded paths. Errors: 403. */
 export function checkGuarded({
   principal,
   before,
@@ -26,7 +26,7 @@ export function checkGuarded({
   return changes
 }
 
-/** Checks the deletion of a resource that has guarded elements, other than those of its author. Errors: 403. */
+/** Errors: 403. */
 export async function checkGuardedDeletion(
   store: StoreContext,
   principal: Principal,
@@ -41,7 +41,6 @@ export async function checkGuardedDeletion(
   if (path !== undefined) throw notGuarded(type, path)
 }
 
-/** True for administrators, and for members whose policy has an entry that names the type. */
 export function mayWriteGuarded(
   principal: Principal,
   type: string,
@@ -58,7 +57,6 @@ export function hasNamedGrant(
   return grantsFor(principal, type, interaction)?.some(({ isNamed }) => isNamed) ?? false
 }
 
-/** Reads the live version with its platform meta; undefined without one. */
 export async function readStored(
   store: StoreContext,
   principal: Principal,
@@ -74,7 +72,7 @@ function notGuarded(type: string, path: string) {
   return forbiddenByPlatform(`${type}.${path} ${reason}`, `${type}.${path}`)
 }
 
-/** A provider speaks for every member, so its author lacks no right. Errors: 403. */
+/** A provider acts for every member, so its author needs all rights. Errors: 403. */
 export function requireProviderRight(principal: Principal, type: string): void {
   if (hasAllRights(principal)) return
   const reason = 'An identity provider is set up by administrators alone'

@@ -1,23 +1,18 @@
-/**
- * Answers to requests with an Idempotency-Key, so that a repeat is answered the same. What is written in one
- * transaction is settled in it: its row and what it made are there together, or neither is. Other work claims
- * the key first; a claim that was left without an answer is never carried out again.
- */
+/** Stored responses for Idempotency-Keys, committed with the transaction or after a claim, which never runs twice. */
 import type { Connection } from '../../postgres/statement.ts'
 
 const KEPT = '24 hours'
-/** A request that has not answered by now has died with its process. */
+/** A request without a response by now has died with its process. */
 const LEASE = '5 minutes'
 
 export interface StoredReply {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | undefined
-  /** Digest of what the caller could read; null where an earlier version of the service has kept it. */
+  /** Digest of the caller's read rights; null for responses of earlier releases. */
   readonly rights: string | null
 }
 
-/** A key with the request that it stands for, both as digests. */
 export interface IdempotencyKey {
   readonly id: Buffer
   readonly body: Buffer
@@ -27,7 +22,7 @@ export type Found =
   | { readonly kind: 'first' | 'running' | 'interrupted' | 'other-body' }
   | { readonly kind: 'answered'; readonly reply: StoredReply }
 
-/** Claims a key for work that commits piece by piece; only the first one gets it. */
+/** Only the first caller gets the key. */
 export async function claimRequest(
   database: Connection,
   { id, body }: IdempotencyKey,
@@ -43,14 +38,11 @@ export async function claimRequest(
     values: [id, body],
   })
   if (claimed.length > 0) return { kind: 'first' }
-  // Where it was given up between the two statements the repeat after this one is the first.
+  // If it was released between both statements, the next repeat is the first.
   return (await readRequest(database, { id, body })) ?? { kind: 'running' }
 }
 
-/**
- * Takes a key until the transaction of `connection` ends: a process that dies gives it back at once. One round
- * trip: the row is read by a statement of its own, behind the lock.
- */
+/** Locks a key until the transaction ends, also by a crash. One round trip: the row is read behind the lock. */
 export async function holdRequest(connection: Connection, once: IdempotencyKey): Promise<Found> {
   const [[lock], found] = await Promise.all([
     connection.query<{ held: boolean }>({
@@ -91,7 +83,6 @@ async function readRequest(
   }
 }
 
-/** Stores an answer: that to a claim, or, in the transaction that made it, one whose key is held. */
 export async function keepReply(
   connection: Connection,
   { id, body }: IdempotencyKey,
@@ -108,7 +99,6 @@ export async function keepReply(
   })
 }
 
-/** Gives a claim up, so that a repeat is tried anew. */
 export async function forgetRequest(database: Connection, { id }: IdempotencyKey): Promise<void> {
   await database.query({
     name: 'idempotent-forget',
@@ -117,7 +107,6 @@ export async function forgetRequest(database: Connection, { id }: IdempotencyKey
   })
 }
 
-/** Forgets what is older than a day. */
 export async function removeOldRequests(database: Connection): Promise<void> {
   await database.query({
     name: 'idempotent-remove-old',

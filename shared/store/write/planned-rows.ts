@@ -1,11 +1,9 @@
 /**
- * The rows of many new resources of one type, and the statement that writes them all. It has one shape,
- * whatever the resources hold, and joins nothing, so that one plan does for any number of them. A row says
- * by its number, from 1, which resource it belongs to.
+ * Creates many resources of one type in one statement of fixed shape, so one plan fits any number.
  *
- *   lists  id       of the resources, and beside it their dates, texts and where their keys stand
- *          key      of all resources, one behind the other
- *          string…  side rows: the number of the resource, then the columns
+ *   lists  id       of the resources, with their dates, texts and key offsets
+ *          key      of all resources, one after the other
+ *          string…  side rows: the number of the resource, from 1, then the columns
  */
 
 import { grantsFor } from '../../access/policy.ts'
@@ -33,11 +31,10 @@ import type { Write } from '../rows/write-rows.ts'
 import { authorizeCreate } from './authorize.ts'
 import { prepareDecided } from './write.ts'
 
-/** The answer of the statement: one with `isHeld` must not be committed. */
+/** With `isHeld` the transaction must not commit. */
 interface PlannedAnswer {
   /** A patient of one of them holds accounts, which it should inherit. */
   readonly isHeld: boolean
-  /** The statement has put something into the outbox. */
   readonly hasEvents: boolean
 }
 
@@ -75,7 +72,6 @@ const LISTS = {
 
 type ListName = keyof typeof LISTS
 
-/** The values that all rows share. */
 type Common = Pick<Write, 'project' | 'type' | 'author'> & { readonly cause: string }
 
 class PlannedRows {
@@ -90,12 +86,10 @@ class PlannedRows {
     return this.#lists.id.length
   }
 
-  /** Keys of the codings that the statement adds to the dictionary. */
   get codes(): Iterable<bigint> {
     return this.#codes
   }
 
-  /** Once the statement has been answered, they may hold others. */
   clear(): void {
     this.#common = undefined
     for (const name of LIST_NAMES) this.#lists[name].clear()
@@ -103,7 +97,7 @@ class PlannedRows {
     this.#patients.clear()
   }
 
-  /** False, and nothing is added, for what takes more than these rows, or differs from the others. */
+  /** False, adding nothing, for a write that needs other rows or differs from the rest. */
   add(write: Write): boolean {
     const { rows, text, parts } = write
     const common = commonColumns(write)
@@ -124,7 +118,6 @@ class PlannedRows {
     return true
   }
 
-  /** `parts`: all that are registered. */
   statement(parts: readonly WritePart[]): Statement {
     const { project = 0, type = 0, author = null, cause = '' } = this.#common ?? {}
     const lists = LIST_NAMES.map((name) => this.#lists[name].value)
@@ -192,7 +185,6 @@ class PlannedRows {
   }
 }
 
-/** Undefined for what takes more than the statement has. */
 function commonColumns(write: Write): Common | undefined {
   const { kind, ver, time, unique, parts, event } = write
   const isPlain = kind === 'insert' && ver === 1 && time === undefined && unique === undefined
@@ -205,19 +197,17 @@ function commonColumns(write: Write): Common | undefined {
 const LIST_NAMES = Object.keys(LISTS) as readonly ListName[]
 const COMMON = 4
 
-/** The parameter of a list. */
 function list(name: ListName): string {
   return `$${COMMON + LIST_NAMES.indexOf(name) + 1}::${LISTS[name]}[]`
 }
 
-/** Items of lists that stand side by side. */
 function unnestSql(...columns: readonly (readonly [name: string, list: ListName])[]): string {
   return `(select ${columns.map(([name, of]) => `unnest(${list(of)}) as ${name}`).join(', ')}) x`
 }
 
 const OWNER = `(${list('id')})`
 
-// Rows are locked in one order by all, as in statements.ts. Those of one resource are nobody else's.
+// Rows are locked in one order, as in statements.ts; those of one resource are not shared.
 const textWith = (parts: string) => `with t as materialized (
     select date_trunc('milliseconds', clock_timestamp()) as lu),
   r as (insert into ${INTO.resource}
@@ -278,7 +268,7 @@ const textWith = (parts: string) => `with t as materialized (
 
 const texts = new WeakMap<readonly WritePart[], string>()
 
-/** One part alone can be planned: its rows are the list `partRow`. */
+/** Only one part can be planned: its rows are the list `partRow`. */
 function statementText(parts: readonly WritePart[]): string {
   const known = texts.get(parts)
   if (known !== undefined) return known
@@ -290,14 +280,14 @@ function statementText(parts: readonly WritePart[]): string {
   return text
 }
 
-/** Creates of one type in one Project, as the same Principal, that a transaction writes together. */
+/** Creates of one type in one Project by one Principal. */
 export class PlannedCreates {
   readonly rows = new PlannedRows()
   readonly references: CheckedReference[] = []
-  /** Their rows are those of these search parameters. */
+  /** The search parameters of their index rows. */
   own: OwnParameters | undefined
 
-  /** Once they were written, or not, others may take their place. */
+  /** Empties the plans for reuse, after success or failure. */
   clear(): void {
     this.rows.clear()
     this.references.length = 0
@@ -305,12 +295,9 @@ export class PlannedCreates {
   }
 }
 
-/*
- * Creates that are worked out before it is known whether their ids are free: many of them are one
- * statement, which fails where an id is taken. What they are made of need not be kept until then.
- */
+/* Creates are planned before their ids are known to be free: the statement fails for a taken one. Inputs are not kept. */
 
-/** Adds a create to the others; false where it takes PostgreSQL to tell what may be written. Errors: as a create. */
+/** False if only PostgreSQL can decide on it. Errors: like a create. */
 export async function planCreate(
   store: StoreContext,
   principal: Principal,
@@ -330,15 +317,12 @@ export async function planCreate(
     heirOf.length === 0 ? [] : undefined,
   ).prepared
   if (!plans.rows.add(write)) return false
-  // In a transaction references are looked for once all is written.
+  // A transaction checks references after all writes.
   plans.references.push(...references)
   return true
 }
 
-/**
- * Inside a transaction, which must not be committed when the answer is false: something is not as it was.
- * Errors: also that of PostgreSQL for an id that is taken.
- */
+/** When false, the transaction must not commit. Errors: also PostgreSQL's for a taken id. */
 export async function createPlanned(
   store: StoreContext,
   principal: Principal,

@@ -1,4 +1,4 @@
-/** A resource as a Principal sends it → the version and the rows that are written for it. */
+/** Prepares a resource for its write: the version and its rows. */
 import { type Principal, profileReference } from '../../access/principal.ts'
 import { badRequest } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -18,9 +18,8 @@ import { referencesToCheck } from './references.ts'
 
 export interface Prepared {
   readonly write: Write
-  /** With its id and platform meta, as write constraints see it. */
   readonly resource: Resource
-  /** The index rows of the resource, whether its row stays or not. */
+  /** Index rows of the resource, even if its row stays. */
   readonly rows: () => IndexRows
   /** In the order of `write.targets`. */
   readonly references: readonly CheckedReference[]
@@ -74,7 +73,7 @@ export function prepare(preparation: Preparation): Prepared {
       time: place.ver === 1 ? timeGiven(principal, resource) : undefined,
       author: author && authorId(store, author),
       ...content,
-      // Without the outer braces: these members are spliced into the `meta` of an extended reply.
+      // Without the outer braces: these members go into the `meta` of an extended response.
       metaExtension: JSON.stringify(meta).slice(1, -1),
       ...(stays ? { rows: undefined, sideRows: false } : newRows(draft, rows())),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
@@ -106,7 +105,6 @@ function partRows(draft: VersionDraft): readonly PartRow[] {
   return rows ?? NO_ROWS
 }
 
-/** The version as it is read once it was written at a time. */
 export function writtenRow({ write }: Prepared, lu: Date): VersionRow {
   return {
     project: write.project,
@@ -120,7 +118,7 @@ export function writtenRow({ write }: Prepared, lu: Date): VersionRow {
   }
 }
 
-/** True for equal platform meta, whoever wrote it: who sends the same again changes nothing. */
+/** Ignores the author: sending the same content again changes nothing. */
 function isSameMeta(a: string, b: string): boolean {
   return a === b || withoutWriter(a) === withoutWriter(b)
 }
@@ -130,13 +128,12 @@ function withoutWriter(extension: string): string {
   return JSON.stringify(rest)
 }
 
-/** `author` column of what a Principal writes. */
 export function authorId(store: StoreContext, reference: string): string {
   const [type = '', id = ''] = reference.split('/')
   return store.keys.rowId(type, id)
 }
 
-/** Only who moves data in may say when it was last changed. Errors: 400. */
+/** Only importers may set the time of the last change. Errors: 400. */
 function timeGiven(principal: Principal, { resourceType, meta }: Resource): Date | undefined {
   if (!principal.isSuperAdmin || meta?.lastUpdated === undefined) return undefined
   const time = new Date(meta.lastUpdated)
@@ -171,7 +168,7 @@ function platformMeta(
   }
 }
 
-/** Undefined when the stored version has the same: its rows stay. */
+/** Undefined when unchanged: the rows stay. */
 function newUniqueValues(
   rule: WriteRule | undefined,
   resource: Resource,
@@ -183,7 +180,6 @@ function newUniqueValues(
   return JSON.stringify(values) === JSON.stringify(before) ? undefined : values
 }
 
-/** Rows that take the place of those of the live version. */
 function newRows(draft: VersionDraft, rows: IndexRows): Pick<Write, 'rows' | 'sideRows'> {
   const { seenCodes } = draft.store
   return {
@@ -192,7 +188,7 @@ function newRows(draft: VersionDraft, rows: IndexRows): Pick<Write, 'rows' | 'si
   }
 }
 
-/** True when the string and range rows of the live version are those of the next one. */
+/** True when the string and range rows of the live version stay. */
 function hasSideRows(
   { store, place, resource }: VersionDraft,
   stored: Resource,
@@ -226,10 +222,7 @@ function uniqueKey(
   return { p, k: store.keys.token(p, undefined, value.value) }
 }
 
-/**
- * Equal texts, or equal values whose keys came in another order (then the lengths agree). `stored` is
- * what `live` holds.
- */
+/** Different orders of keys have equal lengths. `stored`: content of `live`. */
 export function isUnchanged(live: Version, stored: Resource, prepared: Prepared): boolean {
   const { write } = prepared
   if (write.unique !== undefined) return false
@@ -242,7 +235,7 @@ export function isUnchanged(live: Version, stored: Resource, prepared: Prepared)
   return isSameJson(asJson(before), asJson(write.tail))
 }
 
-/** Compares the elements other than `meta`; cheaper than to parse both texts. */
+/** Cheaper than parsing both texts. */
 function hasSameElements(a: Resource, b: Resource): boolean {
   const { meta: _before, ...before } = a
   const { meta: _after, ...after } = b

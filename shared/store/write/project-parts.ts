@@ -1,5 +1,4 @@
-/** The parts of the writing statements for what all of a Project depends on: its number and its index. */
-
+/** Statement parts for the number and the index of a Project. */
 import type { Change } from '../../core/cache.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
@@ -10,14 +9,11 @@ import { platformMeta } from '../rows/version.ts'
 
 const PROJECT = 'Project'
 
-/** A Project is filed under its own id. */
+/** A Project is stored under its own id. */
 export const projectRule: WriteRule = { type: PROJECT, isProject: true }
 
-/** The number of a new Project, and whether it searches words. */
 interface Tenant {
-  /** Row id. */
   readonly id: string
-  /** The version that has switched on the search of words. */
   readonly fullText: number | null
 }
 
@@ -46,15 +42,15 @@ export const tenantPart: WritePart<Tenant> = {
   },
 }
 
-/** True when a Project begins or ends to search words. */
+/** True when a Project enables or disables full-text search. */
 function isSwitched({ resource, stored }: VersionDraft): boolean {
   return wantsFullText(resource) !== wantsFullText(stored)
 }
 
-/** The number of a Project, or the row id of one that is switched, whose number only the statement knows. */
+/** The number of a Project, or the row id of a switched one, whose number only the statement knows. */
 type Reindexed = { readonly project: number } | { readonly switched: string }
 
-/** Behind `tenantPart`, whose rows it reads. */
+/** Must follow `tenantPart`, whose rows it reads. */
 export const reindexPart: WritePart<Reindexed> = {
   types: new Set([SEARCH_PARAMETER, PROJECT]),
   buildRow(draft) {
@@ -82,7 +78,7 @@ export const reindexPart: WritePart<Reindexed> = {
   },
 }
 
-/** Caches hear of each write of these types: sessions are made of them, and validation and terminology are. */
+/** Types that caches of sessions, validation and terminology depend on. */
 const CACHED = new Set([
   ...['AccessPolicy', 'Bot', 'ClientApplication', 'Login', PROJECT, 'ProjectMembership'],
   ...['UserConfiguration', SEARCH_PARAMETER, 'StructureDefinition', 'Questionnaire'],
@@ -95,7 +91,7 @@ export function changePart(
   return {
     types: CACHED,
     buildRow({ resource: { resourceType, meta }, place }) {
-      // Nobody can have asked for a Login before it is there.
+      // A new Login cannot be cached yet.
       if (resourceType === 'Login' && place.ver === 1) return undefined
       const home = typeof meta?.project === 'string' ? meta.project : undefined
       return { type: resourceType, id: place.id, home }

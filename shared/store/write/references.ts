@@ -25,7 +25,7 @@ interface Referring {
   readonly selfId: string
 }
 
-/** Every literal reference outside `meta`, as rows to look for. Throws 400 for an unknown type. */
+/** Errors: 400 for an unknown type. */
 export function referencesToCheck({
   store,
   principal,
@@ -59,7 +59,7 @@ export function referencesToCheck({
   return found
 }
 
-/** The condition that visible rows share; undefined where all are visible. */
+/** Undefined if all are visible. */
 function readableRows(place: TypeScope, principal: Principal): Target['visible'] {
   const grants = grantsFor(principal, place.type, 'read')
   if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
@@ -82,7 +82,7 @@ export function invalidReferences(paths: readonly string[]) {
   )
 }
 
-/** Throws 400 naming the paths. */
+/** Errors: 400 naming the paths. */
 export async function checkReferences(
   connection: Connection,
   references: readonly CheckedReference[],
@@ -91,7 +91,7 @@ export async function checkReferences(
   if (missing.length > 0) throw invalidReferences(missing.map(({ path }) => path))
 }
 
-/** Returns the references that do not resolve, in their order. One statement for all, none for none. */
+/** One statement for all, none for an empty list. */
 export async function missingReferences<T extends CheckedReference>(
   connection: Connection,
   references: readonly T[],

@@ -1,4 +1,4 @@
-/** Deletion: one statement, and one before it where a policy distinguishes resources of the type. */
+/** Deletion: one statement, and one before it if a policy distinguishes resources of the type. */
 
 import { isPlain, readDecided } from '../../access/decisions/decide.ts'
 import { may } from '../../access/policy.ts'
@@ -36,12 +36,11 @@ export async function remove(
   return removeRow(store, principal, { type, id, options })
 }
 
-/** Every resource of the type is visible. */
 function isSeen(principal: Principal, type: string): boolean {
   return may(principal, type, 'read') && isPlain(principal, type, 'read')
 }
 
-/** Deletes the version that was ruled on; a newer version is ruled on again. */
+/** Deletes the version decided on; decides again on a newer one. */
 function removeRuled(
   store: StoreContext,
   principal: Principal,

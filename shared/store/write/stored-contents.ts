@@ -1,7 +1,4 @@
-/**
- * Rows for all content in the storage, so that content without a resource is found: a crash between storing content
- * and its resource leaves some, and `$expunge` does. `place` is the storage it lies in.
- */
+/** Tracks stored content, to find content without a resource (crashed uploads, `$expunge`). `place` is the storage. */
 
 import { typeNumber } from '../../fhir/definitions.ts'
 import {
@@ -17,7 +14,7 @@ import type { Connection } from '../../postgres/statement.ts'
 /** Longer than any upload. */
 const DOUBT = '1 day'
 
-/** A worker leases content to look whether a resource names it. */
+/** A worker leases content to check whether a resource names it. */
 const CONTENTS: LeaseTable = {
   name: 'stored_content',
   key: { key: 'text' },
@@ -26,7 +23,7 @@ const CONTENTS: LeaseTable = {
   leaseMs: 300_000,
 }
 
-/** Before content is stored: unless it is kept, it is looked at in a day. */
+/** Called before content is stored: it is checked in a day unless kept. */
 export async function noteContent(
   connection: Connection,
   place: Buffer,
@@ -40,7 +37,6 @@ export async function noteContent(
   })
 }
 
-/** Its resource is stored. */
 export async function keepContent(connection: Connection, key: string): Promise<void> {
   await connection.query({
     name: 'content-keep',
@@ -60,7 +56,6 @@ export async function forgetContent(connection: Connection, key: string): Promis
 interface LeasedContent {
   readonly key: string
   readonly token: number
-  /** A version names it. */
   readonly isUsed: boolean
 }
 
@@ -72,7 +67,7 @@ const LEASED = `update stored_content c set ${leaseRow(CONTENTS, 'c')}
     order by x.due limit $2 for update skip locked)
   returning c.key, c.added, c.takes`
 
-/** Leases content that is due, at most `count`. Each upload is named by a version of the days after it. */
+/** Only versions of the days after an upload can name its content. */
 export async function leaseContents(
   connection: Connection,
   place: Buffer,
@@ -124,7 +119,7 @@ export async function forgetLeasedContent(
   return await deleteLeased(connection, CONTENTS, contentLease(content))
 }
 
-/** SQL of a part that condemns the content of the deleted versions in `v`, whatever a sweep has found just before. */
+/** Overrides a concurrent sweep. */
 export const CONDEMN_CONTENT_SQL = `f as (update stored_content set due = clock_timestamp(), takes = takes + 1 where key in (
     select split_part(substr(content::json ->> 'url', length('storage:') + 1), '?', 1) from v
     where starts_with(content::json ->> 'url', 'storage:')))`

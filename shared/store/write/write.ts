@@ -1,12 +1,10 @@
 /**
- * The write of one resource. A create, an update and a patch take these steps, on every path:
+ * The write of one resource; a lost race restarts it:
  *
  *   authorize  rights, fields and the rule of the type; a change is decided on the version that it replaces
  *   prepare    the version and its index rows, which the policy decides on again
  *   write      one statement, shared with concurrent writes (coalesce.ts)
- *   reply      the version as the caller may see it
- *
- * A change that loses a race starts over on the new version.
+ *   reply      the version, redacted for the caller
  */
 
 import type { DecidedRow } from '../../access/decisions/decide.ts'
@@ -55,13 +53,13 @@ import { isUnchanged, type Prepared, prepare } from './prepare.ts'
 
 const INTERACTIONS = ['read', 'update'] as const
 
-/** A version to write, and the policy entry that governs it; undefined: PostgreSQL decides once it is written. */
+/** A version to write, and its governing grant; undefined: PostgreSQL decides after the write. */
 interface Decided {
   readonly prepared: Prepared
   readonly decision: AccessDecision
 }
 
-/** Errors: 400, 403, 409. Two statements more where it inherits accounts that this process did not know of. */
+/** Errors: 400, 403, 409. Two more statements if it inherits accounts unknown to this process. */
 export async function create(
   store: StoreContext,
   principal: Principal,
@@ -92,7 +90,7 @@ export async function create(
   return redactFor(principal, result, hiddenBy(governing))
 }
 
-/** Reads the accounts of its patients first where they are known to hold some, or decide. Errors: 400, 403. */
+/** Reads the accounts of its patients first if they are known to hold some, or decide. Errors: 400, 403. */
 async function prepareCreate(authorized: AuthorizedCreate): Promise<Decided> {
   const { store, heirOf } = authorized
   if (heirOf.length === 0) return prepareDecided(authorized, [])
@@ -109,7 +107,7 @@ async function prepareCreate(authorized: AuthorizedCreate): Promise<Decided> {
   }
 }
 
-/** `accounts` undefined: the statement writes nothing if one of its patients holds some. Errors: 400, 403. */
+/** `accounts` undefined: the statement writes nothing if a patient holds some. Errors: 400, 403. */
 export function prepareDecided(
   authorized: AuthorizedCreate,
   accounts: readonly Reference[] | undefined,
@@ -130,7 +128,7 @@ function inherited({ store, project, heirOf }: AuthorizedCreate): Promise<readon
   return inheritedAccounts(store, project, heirOf)
 }
 
-/** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
+/** Errors: 400, 403, 404, 409, 412. Retries a lost race on the new state. */
 export async function update(
   store: StoreContext,
   principal: Principal,
@@ -149,7 +147,7 @@ interface Patch {
   readonly options: WriteOptions
 }
 
-/** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
+/** Like update with the result of `apply` on the live version. Errors: also 404 or 410 without one. */
 export async function patch(
   store: StoreContext,
   principal: Principal,
@@ -163,14 +161,13 @@ export async function patch(
   return change({ store, principal, type, id: givenId(id), options, next })
 }
 
-/** The resource to write, from the newest row and its live version, of which some paths are hidden. */
+/** Returns the resource to write; some paths of the live version are hidden. */
 type Next = (
   row: VersionRow | undefined,
   live: Version | undefined,
   hidden: readonly string[],
 ) => Resource | Promise<Resource>
 
-/** An update or a patch, before anything is read for it. */
 interface Wanted {
   readonly store: StoreContext
   readonly principal: Principal
@@ -188,7 +185,7 @@ async function change(wanted: Wanted): Promise<WriteResult> {
   const run = async () =>
     (await changeRecent(wanted)) ??
     (await retryOnConflict(() => changeStored(wanted), { inTransaction }))
-  // A transaction may hold the row that the one before it in the line is waiting for.
+  // A transaction may hold the row that its predecessor in the queue waits for.
   if (inTransaction) return run()
   const { project } = rowScope(principal, type)
   return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
@@ -203,10 +200,7 @@ async function changeStored(wanted: Wanted): Promise<WriteResult | typeof LOST> 
   return result
 }
 
-/**
- * Without a look at what is stored: undefined where nothing is known of it, or anything but a written
- * version would come of what is known.
- */
+/** Changes a cached version without a read; undefined on a miss, and for any outcome but a written version. */
 async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
@@ -219,11 +213,10 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   return undefined
 }
 
-/** A change that is allowed and says something new. */
 interface Change extends Decided {
   readonly isLive: boolean
   readonly stored: Resource | undefined
-  /** The paths that the caller does not see of the version before. */
+  /** Paths of the version before that the caller does not see. */
   readonly hidden: readonly string[]
   readonly id: string
 }
@@ -232,7 +225,6 @@ function isChange(planned: Change | WriteResult | typeof LOST | undefined): plan
   return typeof planned === 'object' && 'prepared' in planned
 }
 
-/** The result, where nothing is left to be changed. */
 async function planChange(
   wanted: Wanted,
   before: DecidedRow | undefined,
@@ -258,10 +250,9 @@ async function planChange(
   return planReplacement(wanted, { row, live, hidden, changing, resource })
 }
 
-/** The stored version and the resource that is to take its place. */
 interface Replacement {
   readonly row: VersionRow
-  /** Undefined: it was deleted. */
+  /** Absent after a deletion. */
   readonly live: Version | undefined
   readonly hidden: readonly string[]
   readonly changing: AccessDecision
@@ -310,7 +301,7 @@ function contentLength(version: Version | undefined): number {
   return version?.content?.length ?? 0
 }
 
-/** Many small changes must not make what no request could send. Errors: 413. */
+/** Many small changes must not exceed the size limit of a request. Errors: 413. */
 function requireRoom(
   { write }: Prepared,
   live: Version | undefined,

@@ -1,7 +1,4 @@
-/**
- * Slices divide the values of one element by their content; discriminators say which values belong to one.
- * https://hl7.org/fhir/R4/profiling.html#slicing
- */
+/** Slicing by discriminators. https://hl7.org/fhir/R4/profiling.html#slicing */
 import { isObject } from '../../fhir/resource.ts'
 import { findCodes, isBound } from '../bindings.ts'
 import {
@@ -33,20 +30,18 @@ import {
 
 export interface Membership {
   has(item: Item, run: Run): boolean
-  /** Value sets whose codes must be known to decide. */
+  /** Value sets needed to decide. */
   readonly valueSets: ReadonlySet<string>
 }
 
 type IsMember = Membership['has']
 
-/** Other profiles, by their canonical. */
 export interface Others {
   check(canonical: string): Check
-  /** Undefined for a profile that nobody has. */
   typeOf(canonical: string): string | undefined
 }
 
-/** Undefined when nothing identifies values of the slice. */
+/** Returns undefined when no discriminator identifies the slice. */
 export function membership(
   discriminators: readonly Discriminator[],
   slice: ElementNode,
@@ -84,7 +79,7 @@ function memberTest(
   return test && (({ value }, run) => test(value, run))
 }
 
-/** The values a discriminator speaks of; the item itself has the type of its property. */
+/** Returns the values of a discriminator; the item itself has the type of its property. */
 function typedAt({ value, property }: Item, steps: readonly Step[], run: Run): readonly Typed[] {
   if (steps.length > 0) return valuesAt(value, steps, run)
   const isResource = isObject(value) && typeof value.resourceType === 'string'
@@ -108,7 +103,7 @@ function typeTest(
     typedAt(item, steps, run).some(({ type }) => codes.some((code) => isNamed(type, code)))
 }
 
-/** The target of a reference is only at hand when it is contained; for others the type must do. */
+/** Only contained targets are available; other references are matched by type. */
 function profileTest(
   steps: readonly Step[],
   slice: ElementNode,
@@ -144,7 +139,7 @@ function existenceTest(steps: readonly Step[], slice: ElementNode): Test | undef
   return min > 0 ? (value, run) => valuesAt(value, steps, run).length > 0 : undefined
 }
 
-/** Tests what the slice fixes at, above or below the end of the path. */
+/** Tests values that the slice fixes at, above or below the end of the path. */
 function valueTest(
   steps: readonly Step[],
   node: ElementNode,
@@ -163,7 +158,7 @@ function valueTest(
   return url === undefined ? undefined : (value) => isObject(value) && value.url === url
 }
 
-/** Slices of the element may fix the value, too. */
+/** Slices of the element may also fix the value. */
 function fixedTest(
   steps: readonly Step[],
   node: ElementNode,
@@ -210,13 +205,12 @@ interface Slice {
   readonly checks: ReadonlyMap<Property, ItemCheck>
   readonly min: number
   readonly max: number
-  /** Slices of the slice. */
   readonly inner: SlicesCheck
 }
 
 type Compile = (slice: ElementNode, property: Property) => ItemCheck
 
-/** A function that counts and checks the values of each slice; `label` is the element's name. */
+/** Compiles a function that counts and checks the values of each slice; `label` is the element's name. */
 export function compileSlices(
   node: ElementNode,
   properties: readonly Property[],
@@ -282,7 +276,7 @@ function hasRestBefore(items: readonly Item[], places: ReadonlyMap<Item, number>
   return first !== -1 && items.slice(first).some((item) => places.has(item))
 }
 
-/** Extensions are discriminated by url, choices by type, also where the profile does not say so. */
+/** Default discriminators: extensions by url, choices by type. */
 function defaultsFor({ name }: ElementNode): readonly Discriminator[] {
   const isExtension = name === 'extension' || name === 'modifierExtension'
   return [isExtension ? { type: 'value', path: 'url' } : { type: 'type', path: '$this' }]

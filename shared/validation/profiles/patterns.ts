@@ -17,7 +17,7 @@ import {
 import type { Property, Report } from '../shapes.ts'
 import type { ElementNode, ProfileElement } from './tree.ts'
 
-/** Whether a value is as the element demands; undefined when it demands nothing. */
+/** Compiles a test of the element's fixed values and patterns, if any. */
 export function compilePattern(element: ProfileElement | undefined): Test | undefined {
   const tests = Object.entries(element ?? {}).flatMap(([name, expected]): Test[] => {
     if (/^fixed[A-Z]/.test(name)) return [(value, { spend }) => isFixed(value, expected, spend)]
@@ -29,7 +29,6 @@ export function compilePattern(element: ProfileElement | undefined): Test | unde
   return (value, run) => tests.every((test) => test(value, run))
 }
 
-/** Equal in every part. */
 function isFixed(value: unknown, expected: unknown, spend: Spend): boolean {
   spend()
   if (Array.isArray(expected)) {
@@ -47,7 +46,7 @@ function isFixed(value: unknown, expected: unknown, spend: Spend): boolean {
   )
 }
 
-/** Has what is expected, and maybe more. */
+/** Tests that the value contains all that is expected. */
 function hasPattern(value: unknown, expected: unknown, spend: Spend): boolean {
   spend()
   if (Array.isArray(expected)) {
@@ -63,13 +62,12 @@ function hasPattern(value: unknown, expected: unknown, spend: Spend): boolean {
   )
 }
 
-/** How many values an element has, and which. */
 interface Range {
   readonly min: number
   readonly max: number
 }
 
-/** Undefined where the profile is as its type. */
+/** Returns undefined when the profile does not narrow the type. */
 export function profileCardinality(
   { element }: ElementNode,
   property: Property,
@@ -79,7 +77,6 @@ export function profileCardinality(
   return min > property.min || max < property.max ? { min, max } : undefined
 }
 
-/** Errors go to the run, at the element's name. */
 export function checkCount(count: number, range: Range | undefined, label: string, run: Run): void {
   if (range === undefined || (count >= range.min && count <= range.max)) return
   const text =
@@ -89,7 +86,7 @@ export function checkCount(count: number, range: Range | undefined, label: strin
   run.faults.rule(text, label)
 }
 
-/** The values of an element; of a primitive also those that are extensions alone. */
+/** Returns the values of an element; for primitives, including values with only extensions. */
 export function propertyItems(
   parent: Record<string, unknown>,
   property: Property,
@@ -110,7 +107,6 @@ export function propertyItems(
   }))
 }
 
-/** Makes the check of an element's limits; undefined where it sets none. */
 export function compileLimits(
   element: ProfileElement | undefined,
 ): ((value: unknown) => string | undefined) | undefined {
@@ -133,7 +129,7 @@ function limitNamed(element: ProfileElement | undefined, name: string): unknown 
   return found === undefined ? undefined : members[found]
 }
 
-/** False where the two cannot be compared: other units, dates that overlap. */
+/** Returns false for incomparable values: other units, overlapping dates. */
 function isBelow(a: unknown, b: unknown): boolean {
   const [first, second] = [toNumber(a), toNumber(b)]
   if (first !== undefined && second !== undefined) return first < second
@@ -142,7 +138,7 @@ function isBelow(a: unknown, b: unknown): boolean {
   return isSameUnit(a, b) ? isBelow(a.value, b.value) : isBelow(valueIn(a, b), b.value)
 }
 
-/** Returns the value of a quantity in the unit of another; both are of UCUM. */
+/** Converts a UCUM quantity to the unit of another. */
 function valueIn(quantity: Members, { system, code }: Members): number | undefined {
   const value = toNumber(quantity.value)
   if (value === undefined || system !== UCUM || quantity.system !== UCUM) return undefined
@@ -171,7 +167,6 @@ function limitText(limit: unknown): string {
   return [limit.value, limit.unit ?? limit.code].filter((part) => part !== undefined).join(' ')
 }
 
-/** Returns the invariants that the type does not have already. */
 export function profileInvariants(
   { element }: ElementNode,
   type: string,
@@ -185,7 +180,6 @@ export function profileInvariants(
     .map((constraint) => tenantInvariant(constraint, type))
 }
 
-/** Repeated on every element of a snapshot. */
 const UNIVERSAL_KEYS = new Set([
   'ele-1',
   'ext-1',
@@ -212,7 +206,7 @@ export function checkInvariants(
   }
 }
 
-/** An invariant that is no FHIRPath says nothing about the resource, but its author should know. */
+/** Reports an invalid invariant as a warning: it is an error of the profile, not of the resource. */
 function evaluate(
   { key, holds }: Invariant,
   value: unknown,

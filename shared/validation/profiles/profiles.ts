@@ -1,8 +1,4 @@
-/**
- * StructureDefinitions → functions that check what a profile adds to its type. What the type itself
- * demands is left out: every resource has passed that already.
- * https://hl7.org/fhir/R4/profiling.html
- */
+/** Compiles the additions of a profile to its type. https://hl7.org/fhir/R4/profiling.html */
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject, isResource } from '../../fhir/resource.ts'
 import { bindingFault, checkTarget, findCodes, publishedCodes } from '../bindings.ts'
@@ -26,12 +22,10 @@ import {
   type StructureDefinition,
 } from './tree.ts'
 
-/** Profiles by the canonical that asks for them. */
 export type Found = ReadonlyMap<string, StructureDefinition>
 
 const CORE = 'http://hl7.org/fhir/StructureDefinition/'
 
-/** Canonical urls that must be at hand to compile a profile. */
 export function profilesNamedIn(profile: StructureDefinition): readonly string[] {
   const { snapshot, baseDefinition } = profile
   const elements = profileElements(profile)
@@ -47,12 +41,12 @@ export function profilesNamedIn(profile: StructureDefinition): readonly string[]
   return [...new Set([...named, ...base])].filter((url) => !isTypeUrl(url))
 }
 
-/** The canonical of a type itself, which adds nothing to it. */
+/** True for the canonical of a type, which adds nothing. */
 function isTypeUrl(url: string): boolean {
   return url.startsWith(CORE) && typeDefinition(url.slice(CORE.length)) !== undefined
 }
 
-/** Elements that the type does not know are left out. */
+/** Ignores elements unknown to the type. */
 export function compileProfile(definition: StructureDefinition, found: Found): Profile {
   const { url, type } = definition
   const all = new Set([definition, ...found.values()])
@@ -103,7 +97,7 @@ class Compiler implements Others {
     return this.#found.get(canonical)?.type
   }
 
-  /** The profile of a type that an element names, compiled when a value is there to be checked. */
+  /** Compiles the profile on first use. */
   check(canonical: string): Check {
     return (value, run) => {
       let check = this.#compiled.get(canonical)
@@ -152,10 +146,7 @@ class Compiler implements Others {
     }
   }
 
-  /**
-   * The check of an element's or slice's values is compiled at the first value: a path
-   * through choices of choices would be compiled for every combination of their types.
-   */
+  /** Compiled at the first value: nested choices would otherwise multiply. */
   #item(node: ElementNode, property: Property): ItemCheck {
     let check: ItemCheck | undefined
     return (item, run) => {
@@ -199,7 +190,7 @@ class Compiler implements Others {
     }
   }
 
-  /** A contained resource, an entry of a Bundle: what is demanded depends on what is there. */
+  /** The check of a contained resource or Bundle entry depends on its type. */
   #resource(node: ElementNode) {
     const codes = node.element?.type?.map(({ code }) => code) ?? []
     const isAny = codes.length === 0 || codes.includes('Resource')
@@ -222,13 +213,13 @@ class Compiler implements Others {
         }
         byType.set(type, check)
       }
-      // A contained resource has that which contains it as its root, any other itself.
+      // The root of a contained resource is its container.
       const root = node.name === 'contained' ? run.root : value
       check(value, { ...run, resource: value, root })
     }
   }
 
-  /** One of the profiles that an element names for a type must fit. */
+  /** A value must conform to one of the element's profiles for its type. */
   #profileFor({ element }: ElementNode, type: string): Check | undefined {
     const named = element?.type?.find(({ code }) => code === type)?.profile ?? []
     const checks = named.map((canonical) => this.check(canonical))
@@ -239,12 +230,11 @@ class Compiler implements Others {
     }
   }
 
-  /** Undefined when any type may be referred to, or nobody knows which. */
+  /** Returns undefined when the target type is unrestricted or unknown. */
   #targets({ element }: ElementNode, property: Property): readonly string[] | undefined {
     const named = element?.type?.flatMap(({ targetProfile = [] }) => targetProfile) ?? []
     const types = named.map((canonical) => this.typeOf(canonical) ?? 'Resource')
     if (types.length === 0 || types.includes('Resource')) return undefined
-    // Validation of the type has reported its own demands.
     return [...new Set(types)].filter((type) => property.targets?.includes(type) ?? true)
   }
 }

@@ -30,7 +30,7 @@ export interface Discriminator {
   readonly path: string
 }
 
-/** A profile, as far as it is read: https://hl7.org/fhir/R4/structuredefinition.html */
+/** A profile, reduced to the elements in use: https://hl7.org/fhir/R4/structuredefinition.html */
 export interface StructureDefinition {
   readonly id?: string | undefined
   readonly meta?: Meta | undefined
@@ -47,14 +47,12 @@ export interface ElementNode {
   readonly name: string
   element: ProfileElement | undefined
   readonly children: Map<string, ElementNode>
-  /** By name of the slice. */
   readonly slices: Map<string, ElementNode>
 }
 
-/** The JSON of a body nests no deeper. */
+/** Maximum JSON nesting of a body. */
 const MAX_STEPS = 64
 
-/** The snapshot or, where there is none, the differential. */
 export function profileElements({
   snapshot,
   differential,
@@ -62,13 +60,12 @@ export function profileElements({
   return snapshot?.element ?? differential?.element ?? []
 }
 
-/** The value set of a required binding. */
 export function requiredSet(element: ProfileElement | undefined): string | undefined {
   const { strength, valueSet } = element?.binding ?? {}
   return strength === 'required' ? valueSet : undefined
 }
 
-/** The root of a profile and of those that it is derived from, each of which adds to the one after it. */
+/** Builds the tree of a profile and its bases; each adds to the next. */
 export function buildElementTree(derived: readonly StructureDefinition[]): ElementNode {
   const root = createNode('')
   for (const element of derived.toReversed().flatMap(profileElements)) {
@@ -90,7 +87,7 @@ function merged(base: ProfileElement | undefined, own: ProfileElement): ProfileE
   return { ...base, ...own, constraint: [...byKey.values()] }
 }
 
-/** `Patient.extension:race.value[x]` without its first part; a slice of the slice `a` is named `a/b`. */
+/** Splits `Patient.extension:race.value[x]` without its first part; slice `b` of slice `a` is `a/b`. */
 function elementSteps({ id, path, sliceName }: ProfileElement) {
   const text = id ?? (sliceName === undefined ? path : `${path}:${sliceName}`)
   const [, ...steps] = text.split('.')
@@ -113,13 +110,13 @@ function createNode(name: string): ElementNode {
   return { name, element: undefined, children: new Map(), slices: new Map() }
 }
 
-/** True for a resource that has what a profile needs; a stored one has passed validation. */
+/** Checks the members that a profile needs; stored resources have passed validation. */
 export function isStructureDefinition(value: unknown): value is StructureDefinition {
   return isObject(value) && typeof value.url === 'string' && typeof value.type === 'string'
 }
 
-// * The paths of discriminators, a small part of FHIRPath: children, `extension(url)`, `resolve()`,
-// `ofType(type)`. https://hl7.org/fhir/R4/profiling.html#discriminator
+// Discriminator paths, a subset of FHIRPath: children, `extension(url)`, `resolve()`, `ofType(type)`.
+// https://hl7.org/fhir/R4/profiling.html#discriminator
 
 export type Step =
   | { readonly kind: 'child'; readonly name: string; readonly type: string | undefined }
@@ -129,7 +126,7 @@ export type Step =
 const STEP =
   /^(?:extension\('([^']*)'\)|(resolve\(\))|([A-Za-z]\w*)(?:\[x\])?(?:\.ofType\((\w+)\))?)(?:\.|$)/
 
-/** Undefined for a path of another kind. */
+/** Returns undefined for other paths. */
 export function parseSteps(path: string): readonly Step[] | undefined {
   const steps: Step[] = []
   let rest = path.replace(/^\$this(\.|$)/, '')
@@ -145,7 +142,6 @@ export function parseSteps(path: string): readonly Step[] | undefined {
   return steps
 }
 
-/** Returns what a profile says of the elements at the end of a path. */
 export function nodeAt(node: ElementNode, steps: readonly Step[]): ElementNode | undefined {
   const [step, ...rest] = steps
   if (step === undefined) return node
@@ -166,13 +162,12 @@ export function extensionUrl({ element, children }: ElementNode): unknown {
   return (profile && canonicalUrl(profile)) ?? children.get('url')?.element?.fixedUri
 }
 
-/** A value and the type in the name of its property: `Quantity` of `valueQuantity`. */
+/** A value and the type suffix of its property: `Quantity` of `valueQuantity`. */
 export interface Typed {
   readonly value: unknown
   readonly type: string | undefined
 }
 
-/** The elements of a value at the end of a path. */
 export function valuesAt(value: unknown, steps: readonly Step[], run: Run): readonly Typed[] {
   let found: readonly Typed[] = [{ value, type: undefined }]
   for (const step of steps) {
@@ -201,7 +196,7 @@ function next(value: unknown, step: Step, { resource }: Run): readonly Typed[] {
   }
 }
 
-/** Values of an element; of a choice by its name without the type. */
+/** Returns the values of an element; a choice is named without its type. */
 function childValues(value: unknown, name: string): readonly Typed[] {
   if (!isObject(value)) return []
   const isThere = Object.hasOwn(value, name)
@@ -222,12 +217,11 @@ function resourceTypeName(value: unknown): string | undefined {
   return isObject(value) && typeof value.resourceType === 'string' ? value.resourceType : undefined
 }
 
-/** `string` is `String` in the name of a property. */
+/** Property names capitalise types: `string` is `String`. */
 export function isNamed(type: string | undefined, code: string): boolean {
   return type === code || type === code.charAt(0).toUpperCase() + code.slice(1)
 }
 
-/** Relative or absolute. */
 const TYPED = /(?:^|\/)([A-Z][A-Za-z]+)\/[A-Za-z0-9\-.]{1,64}(?:\/_history\/[^/]+)?$/
 
 interface Target {
@@ -235,7 +229,7 @@ interface Target {
   readonly [name: string]: unknown
 }
 
-/** A contained resource, or the type that the reference itself names. */
+/** Returns the contained resource, or the type named in the reference. */
 function resolved(value: unknown, { contained }: Run['resource']): Target | undefined {
   if (!isObject(value) || typeof value.reference !== 'string') return undefined
   const { reference } = value
@@ -243,7 +237,6 @@ function resolved(value: unknown, { contained }: Run['resource']): Target | unde
     const all: readonly unknown[] = Array.isArray(contained) ? contained : []
     const id = reference.slice(1)
     const found = all.find((item) => isObject(item) && item.id === id)
-    // As above, and its type was checked.
     return resourceTypeName(found) === undefined ? undefined : (found as Target)
   }
   const [, type = value.type] = TYPED.exec(reference) ?? []

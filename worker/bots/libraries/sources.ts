@@ -1,4 +1,4 @@
-/** The scripts of libraries as executors get them, linked once a worker. */
+/** Links the scripts of libraries for executors, once per worker. */
 
 import { readFileSync } from 'node:fs'
 import { createRequire, findPackageJSON, isBuiltin } from 'node:module'
@@ -9,7 +9,6 @@ import { isObject } from '../../../shared/fhir/resource.ts'
 
 const sources = new Map<string, string>()
 
-/** The script of the library. */
 export function librarySource(name: string): string {
   const source = sources.get(name) ?? link(libraryFile(name))
   sources.set(name, source)
@@ -17,7 +16,7 @@ export function librarySource(name: string): string {
 }
 
 const REQUIRE = /\brequire\(\s*(['"])([^'"]+)\1\s*\)/g
-/** The text of a function of `require`, for what is not in the script, and of the glue's `host`. */
+/** Returns a function of `require`, for modules outside the script, and the glue's `host`. */
 function link(entry: string): string {
   const files = [entry]
   const texts: string[] = []
@@ -27,7 +26,7 @@ function link(entry: string): string {
     if (!files.includes(found.file)) files.push(found.file)
     return files.indexOf(found.file)
   }
-  // The files that one requires are put behind it, and the loop gets there.
+  // The loop visits the dependencies that are appended here.
   for (const path of files) {
     const code = path === '' ? '' : readFileSync(path, 'utf8')
     const linked = code.replaceAll(REQUIRE, (whole, _quote, name: string) => {
@@ -51,7 +50,7 @@ return require(0)
 })`
 }
 
-/** A file, of which '' is empty, or the name of a module of the sandbox. */
+/** Returns a file ('' for an empty one) or the name of a sandbox module. */
 function find(name: string, importer: string): string | { readonly file: string } {
   if (name === 'process/') return 'process'
   if (isBuiltin(name)) return name
@@ -59,7 +58,7 @@ function find(name: string, importer: string): string | { readonly file: string 
   try {
     path = createRequire(importer).resolve(name)
   } catch {
-    // An optional package, a comment, or a file of the guest, which each isolate has already.
+    // An optional package, a comment, or a guest file, which each isolate has already.
     return name
   }
   return { file: forBrowsers(path, name) }
@@ -71,7 +70,7 @@ function forBrowsers(path: string, name: string): string {
     readFileSync(manifest, 'utf8'),
   )
   const folder = dirname(manifest)
-  // Node prefers modules where there are both.
+  // Like Node, prefers the module.
   if (path.endsWith('.mjs')) return join(folder, main)
   const isMain = /^(?:@[^/]+\/)?[^./][^/]*\/?$/.test(name)
   if (typeof browser === 'string') return isMain ? join(folder, browser) : path

@@ -1,6 +1,5 @@
-// Calls to the worker: text out, a promise for text back. At most MAX_IN_FLIGHT travel at a time, and no more
-// text than MAX_LENGTH_IN_FLIGHT together, since the worker holds it all; the others wait here. What arrives
-// after the end of its run is dropped.
+// Calls to the worker: text out, a promise for text back. MAX_IN_FLIGHT and MAX_LENGTH_IN_FLIGHT bound the memory of
+// the worker; further calls wait here. Replies after the end of a run are dropped.
 
 const PromiseOf = Promise
 const ErrorOf = Error

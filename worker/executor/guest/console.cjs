@@ -1,5 +1,5 @@
-// `console` of bots: each call is a line of the run's log. Objects show as JSON, cut in depth and length, so
-// that logging a large resource costs little; getters and toJSON of the bot run as part of its own time.
+// `console` of bots: each call is a line of the run's log. Objects are JSON, cut in depth and length, so that logging a
+// large resource is cheap; getters and toJSON run on the bot's own time.
 
 const { botFrames, stackOf } = require('./journal.cjs')
 

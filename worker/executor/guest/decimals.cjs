@@ -1,7 +1,6 @@
-// JSON that keeps decimals as they were written, since `1.00` is not `1` to FHIR. To a bot they are plain
-// numbers: the text of one that JavaScript would write otherwise is remembered in the object that holds it,
-// under a symbol, and written again as long as the number there is the same. No loop and no JSON sees that
-// symbol, but a spread and Object.assign take it along to a copy. Uses intrinsics taken before any bot code ran.
+// JSON that keeps decimals as written, since FHIR distinguishes `1.00` from `1`. Bots see plain numbers; the original
+// text is kept under a symbol of the object and written again while the number is unchanged. Loops and JSON ignore the
+// symbol; spread and Object.assign copy it. Uses intrinsics taken before any bot code ran.
 
 const { apply } = Reflect
 const { parse, stringify, rawJSON } = JSON
@@ -38,7 +37,7 @@ function write(key, value) {
   return text !== undefined && NumberOf(text) === value ? rawJSON(text) : value
 }
 
-/** For a copy that is made name by name. */
+/** For a copy made name by name. */
 function copyTexts(from, to) {
   if (from[held] !== undefined) to[held] = from[held]
 }

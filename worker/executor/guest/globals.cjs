@@ -1,7 +1,4 @@
-/**
- * The globals bots expect beyond ECMAScript. Each is read from its file when it is first touched,
- * so that a new isolate costs nothing for what its bot does not use.
- */
+/** Globals of bots beyond ECMAScript. Each is read from its file on first access, so that unused ones cost nothing. */
 
 const files = {
   './web/abort.cjs': ['AbortController', 'AbortSignal', 'DOMException'],

@@ -1,10 +1,8 @@
-// The first code of an isolate and the only one that talks to the executor. `enter` is how the executor comes
-// in; `send` (fire and forget) and `ask` (answered at once) are the ways out, and `sendHere` is what `send` is
-// while the executor's own thread is in. All carry strings and numbers only and stay in closures: bot code never
-// sees them, nor any object of another isolate.
-//
-// Bot code may have replaced every global and every method, so whatever runs after it uses intrinsics taken
-// here, null-prototype objects and index loops, and turns results and errors into bounded text by itself.
+// First code of an isolate, and its only link to the executor: `enter` is the way in; `send` (fire and forget), `ask`
+// (synchronous) and `sendHere` (`send` on the executor's main thread) are the ways out. They carry strings and numbers
+// only and stay in closures: bot code sees neither them nor objects of another isolate. Bot code may have replaced any
+// global or method, so later code uses intrinsics taken here, null-prototype objects and index loops, and serializes
+// results and errors itself.
 
 const { lockdown } = require('./lockdown.cjs')
 lockdown(globalThis)
@@ -57,7 +55,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     return botModules[key].exports
   }
 
-  // A library asks for the guest's own files by their path, and for modules by their names as a bot does.
+  // A library requires the guest's files by path, and modules by name as a bot does.
   function extend(name, factory) {
     const outside = (wanted) => (wanted[0] === '.' ? require(wanted) : botRequire(wanted))
     require('./modules.cjs').provide(name, () => apply(factory, undefined, [outside, host]))
@@ -96,7 +94,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     return input
   }
 
-  /** The body as it came, which a signature is about. */
+  /** Returns the raw body, which signatures cover. */
   function rawBodyOf(kind, input) {
     if (kind !== 'bytes') return input
     const { base64Decode, utf8Decode } = require('./web/encoding.cjs')
@@ -154,8 +152,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     send('done', ended, result.failure, result.kind, result.body, journal.read())
   }
 
-  // Names of a module for `import`; the module itself waits in a global until its wrapper has read it,
-  // which is before any code of the bot runs.
+  // Names of a module for `import`; its wrapper reads the module from a global before any bot code runs.
   function offer(name, wanted) {
     const { has, absent } = require('./modules.cjs')
     const found =

@@ -1,6 +1,6 @@
-// The log of one run: lines within a byte budget of which the first half keeps the head and the second half
-// the tail. It lives in the isolate and leaves it once, with the result, so that a flood of lines costs the
-// bot's own time only. Uses intrinsics taken before any bot code ran.
+// The log of one run, within a byte budget: the first half keeps the head, the second half the tail. It leaves the
+// isolate once, with the result, so that a flood of lines costs only the bot's own time. Uses intrinsics taken before
+// any bot code ran.
 
 const { stringify } = JSON
 const { keys } = Object
@@ -35,7 +35,7 @@ exports.createJournal = function createJournal(budget, secrets) {
     for (let index = 0; index < secrets.length; index++) {
       line = apply(join, apply(split, line, [secrets[index]]), ['***'])
     }
-    // The cut may have gone through a secret, whose half is not recognised.
+    // The cut may split a secret, whose half is not recognised.
     if (isCut) line = apply(slice, line, [0, line.length - longest])
     return line.length > MAX_LINE ? `${apply(slice, line, [0, MAX_LINE])}…` : line
   }
@@ -66,7 +66,7 @@ exports.createJournal = function createJournal(budget, secrets) {
   return { __proto__: null, add, read }
 }
 
-// The texts by which secrets may show in a log, the longest first: one may be part of another.
+// Returns the forms in which secrets may appear in a log, longest first: one may contain another.
 exports.secretsOf = function secretsOf(event) {
   const texts = []
   const all = event.secrets
@@ -77,14 +77,14 @@ exports.secretsOf = function secretsOf(event) {
     const text = StringOf(secret?.valueString ?? secret?.valueInteger ?? secret?.valueDecimal ?? '')
     if (text.length < SHORTEST_SECRET) continue
     insert(texts, text)
-    // As it stands in JSON.
+    // JSON-escaped form.
     const escaped = apply(slice, stringify(text), [1, -1])
     if (escaped !== text) insert(texts, escaped)
   }
   return texts
 }
 
-// Only frames of the bot's own file tell its author something.
+// Keeps only frames of the bot's own file.
 exports.botFrames = function botFrames(stack) {
   const lines = apply(split, stack, ['\n'])
   let text = ''
@@ -96,7 +96,7 @@ exports.botFrames = function botFrames(stack) {
   return text
 }
 
-// An error and what caused it: why a fetch failed is known to its cause alone.
+// Returns an error's stack with its causes: the cause holds the reason of a failed fetch.
 exports.stackOf = function stackOf(error) {
   let text = ''
   let next = error

@@ -1,4 +1,4 @@
-// Takes away what no bot needs and a hostile one could use. Runs before any other code of the isolate.
+// Removes dangerous features that bots do not need. Runs before any other code of the isolate.
 
 function blocked() {
   throw new EvalError('Code generation from strings disallowed for this context')
@@ -8,8 +8,8 @@ Object.defineProperty(blocked, 'name', { value: 'Function' })
 Object.defineProperty(blocked, 'prototype', { value: Function.prototype, writable: false })
 
 exports.lockdown = function lockdown(global) {
-  // WebAssembly memory and shared buffers are outside the memory limit, Atomics.wait blocks a thread, and
-  // finalizers run as tasks of their own that no timeout covers.
+  // WebAssembly memory and shared buffers escape the memory limit, Atomics.wait blocks a thread, and finalizers run as
+  // separate tasks without a timeout.
   const absent = [
     'WebAssembly',
     'SharedArrayBuffer',
@@ -20,8 +20,7 @@ exports.lockdown = function lockdown(global) {
   ]
   for (const name of absent) delete global[name]
 
-  // Templates are compiled by `Function`, whose code sees the globals alone, as the bot's own does. Nothing needs the
-  // other ways from strings to code.
+  // Templates are compiled by `Function`, whose code sees only globals. Other ways from strings to code are not needed.
   const prototypes = [
     Object.getPrototypeOf(async () => {}),
     Object.getPrototypeOf(function* () {}),

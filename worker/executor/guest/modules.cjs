@@ -1,4 +1,4 @@
-/** The modules that a bot may import: everything else does not exist. */
+/** Modules available to bots. */
 
 /** A module that is also its own default export, as Node's are. */
 function withDefault(module) {
@@ -10,7 +10,7 @@ function read(file, names) {
   return withDefault(Object.fromEntries(names.map((name) => [name, module[name]])))
 }
 
-/** The functions as globals are now, so that a bot may replace those. */
+/** Reads the globals now, so that a bot may replace them. */
 function timers() {
   const { clearImmediate, clearInterval, clearTimeout, setImmediate, setInterval, setTimeout } =
     globalThis
@@ -64,7 +64,7 @@ const builders = {
   util: () => read('./web/encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }
 
-/** Modules that are a part of a library. */
+/** Modules bundled in a library. */
 const parts = {
   'assert/strict': ['assert', 'strict'],
   https: ['http', 'https'],
@@ -86,7 +86,6 @@ const nodeModules = [
 const libraries = new Map()
 const loaded = new Map()
 
-/** Adds a library; `make` answers what it exports, and is called when it is first asked for. */
 function provide(name, make) {
   libraries.set(name, make)
   if (name === '@medplum/core') resolve(name)
@@ -103,11 +102,11 @@ function plainOf(name) {
 }
 
 function missing(name) {
-  // As Node names it: bundles look for this code.
+  // Bundles look for Node's code.
   return Object.assign(new Error(`Cannot find module '${name}'`), { code: 'MODULE_NOT_FOUND' })
 }
 
-/** Stands for a module that is not there: each wanted name throws when it is used. Made before any code of the bot runs. */
+/** Stubs a missing module: each wanted name throws on use. Made before any bot code runs. */
 function absent(name, wanted) {
   const fail = () => {
     throw missing(name)
@@ -123,7 +122,6 @@ function absent(name, wanted) {
   return found
 }
 
-/** The module of that name; the same object each time. */
 function resolve(name) {
   if (!has(name)) throw missing(name)
   const plain = plainOf(name)
@@ -131,7 +129,6 @@ function resolve(name) {
   return loaded.get(plain)
 }
 
-/** A library that is no module of bots; undefined where their code did not name it. */
 function libraryNamed(name) {
   if (!loaded.has(name)) loaded.set(name, libraries.get(name)?.())
   return loaded.get(name)
@@ -144,7 +141,7 @@ function build(name) {
   const library = libraries.get(name)?.()
   if (own === undefined || library === undefined) return own ?? library
   if (name !== '@medplum/core') return withDefault(Object.assign(library, own))
-  // Its own names stay: a client and a message must be those that the glue knows.
+  // Own names win: the glue must recognise clients and messages.
   for (const key of Object.keys(library)) if (!(key in own)) own[key] = library[key]
   return own
 }

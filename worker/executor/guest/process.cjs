@@ -1,4 +1,4 @@
-/** Code made for Node looks for these in its `process`; nothing of them is of a process. */
+/** Properties of `process` that code for Node reads. */
 
 function later(what, ...given) {
   queueMicrotask(() => what(...given))
@@ -9,7 +9,7 @@ exports.process = {
   browser: true,
   env: {},
   platform: 'linux',
-  // Code asks whether Node is old; by `versions` it would find files to be there.
+  // Code checks for old Node versions; `versions` would make it expect files.
   version: 'v24.0.0',
   versions: {},
   cwd: () => '/',

@@ -1,5 +1,5 @@
-// Writes the result or error of a handler as text. Getters, proxies and toJSON of the bot run here, inside the
-// isolate and under its timeout; only primitive strings leave.
+// Serializes the result or error of a handler. Getters, proxies and toJSON of the bot run here, inside the isolate and
+// under its timeout; only primitive strings leave.
 
 const { stringify } = require('./decimals.cjs')
 const { stackOf } = require('./journal.cjs')
@@ -14,7 +14,7 @@ const StringOf = String
 const MAX_MESSAGE = 4096
 
 exports.createResults = function createResults(hl7Message) {
-  // A message can only exist once its module was loaded.
+  // A message exists only once its module is loaded.
   function isHl7(value) {
     const Hl7Message = hl7Message()
     return Hl7Message !== undefined && value instanceof Hl7Message

@@ -1,5 +1,5 @@
-// Timers of the isolate: the executor keeps the clock and re-enters, the functions stay here.
-// At the end of a run all of them are forgotten.
+// Timers of the isolate: the executor keeps the clock and re-enters; callbacks stay here and are dropped at the end of
+// a run.
 
 const { apply } = Reflect
 const { then } = Promise.prototype

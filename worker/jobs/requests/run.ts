@@ -1,6 +1,6 @@
 /**
- * Requests that were accepted to be answered later. A request is started once: one whose worker is lost
- * may have changed something, so it is ended and not run again; one that only waits is queued again.
+ * Runs asynchronous requests. A request starts once: after a worker crash it may have had an effect, so it is ended;
+ * one that was only waiting is queued again.
  */
 
 import { handle } from '../../../shared/api/handle.ts'

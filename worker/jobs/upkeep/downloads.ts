@@ -1,6 +1,6 @@
 /**
- * Fetches external attachments into Binaries of the service and has the resource point there:
- * those that are new in a version, wherever they stand in it, as far as the newest version still has them.
+ * Downloads external attachments into Binaries and updates the resource: those new in a version and still in the
+ * newest.
  */
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
@@ -34,13 +34,12 @@ const DELAY_MS = 2000
 const TIMEOUT_MS = 300_000
 const MAX_BYTES = 100 * 1024 * 1024
 const TOO_LARGE = 'The attachment is larger than 100 MB'
-/** Attachments of one version; further ones stay where they are. */
+/** Limit per version; further attachments stay external. */
 const MOST = 100
 
-/** The resource has no such address any more. */
 class Gone extends Error {}
 
-/** Takes what is noted until `stop`, which gives back what is under way. */
+/** Runs until `stop`, which releases the current work. */
 export function startDownloads(services: Services): Loop {
   const { log } = services
   return startLoop({ log, name: 'Downloads', everyMs: EVERY_MS, lanes: LANES }, (signal) =>
@@ -54,7 +53,7 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   if (download === undefined) return false
   const { input, attempt } = download
   const renewal = createRenewal(services, JOBS, jobLease(download))
-  // One that its worker has not survived so often is given up.
+  // Dropped after repeated worker crashes.
   const left = await withLease(renewal, signal, async (leased) =>
     attempt > ATTEMPTS ? 0 : await fetchNew(services, download, leased),
   )
@@ -67,7 +66,7 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   return true
 }
 
-/** How many may be had by another attempt. */
+/** Returns the number of attachments to retry. */
 async function fetchNew(
   services: Services,
   { input }: Download,
@@ -101,7 +100,7 @@ async function fetchNew(
   return left
 }
 
-/** By the settings of the Project; its own addresses are none of others. */
+/** Returns a filter by the Project's settings, which excludes URLs of this service. */
 async function createUrlFilter(
   { repository, config }: Services,
   projectId: string,
@@ -217,7 +216,7 @@ interface Fetched {
   readonly binary: Resource
 }
 
-/** False when the resource has no use for the Binary any more: then there is none. */
+/** Returns false, and stores nothing, when the resource no longer needs the Binary. */
 function keep(
   { repository }: Services,
   principal: Principal,
@@ -235,7 +234,7 @@ function keep(
           return { ...attachment, url: `Binary/${binaryId}` }
         })
         if (!isThere) throw new Gone()
-        // The change is nobody's but the service's.
+        // The service is the author of the change.
         const { author: _author, ...meta } = current.meta ?? {}
         return { ...changed, meta }
       }
@@ -255,12 +254,12 @@ interface Attachment {
   readonly title?: unknown
 }
 
-/** The same object when none of them changes; what does is copied on its path. */
+/** Returns the same object when unchanged; otherwise copies along the changed path. */
 function mapAttachments(
   resource: Resource,
   change: (attachment: Attachment) => Attachment,
 ): Resource {
-  // An object stays one of its shape.
+  // An object keeps its shape.
   return mapNode(resource, getShape(resource.resourceType), change) as Resource
 }
 

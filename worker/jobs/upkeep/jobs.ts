@@ -1,6 +1,6 @@
 /**
- * Runs what `$reindex` and `$expunge` have left in table `job`, in steps: each step is harmless when it
- * is repeated, and the AsyncJob is looked at between them, so that a cancel ends the work.
+ * Runs `$reindex` and `$expunge` jobs of table `job` in idempotent steps, checking the AsyncJob for cancellation in
+ * between.
  */
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
@@ -43,7 +43,6 @@ import type { Version } from '../../../shared/store/rows/version.ts'
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
 
-/** Takes one job at a time until `stop`, which leaves the rest of a job to another worker. */
 export function startUpkeepJobs(services: Services): Loop {
   let isChecked = false
   return startLoop(
@@ -111,7 +110,7 @@ async function runSteps(
   return isHeld ? 'done' : 'lost'
 }
 
-/** False when it was cancelled, or expunged itself. */
+/** False when it was cancelled or expunged itself. */
 async function isOpen({ repository, principals }: Services, { id, input }: UpkeepJob) {
   const project = await principals.project(input.homeId)
   if (project === undefined) return false
@@ -120,7 +119,6 @@ async function isOpen({ repository, principals }: Services, { id, input }: Upkee
   return status === 'accepted' || status === 'active'
 }
 
-/** False when the lease of the job was lost. */
 async function finish(
   services: Services,
   job: UpkeepJob,
@@ -143,7 +141,7 @@ async function finish(
   }
 }
 
-/** A step gets the result of the step before; undefined ends the job. */
+/** Gets the result of the previous step; undefined ends the job. */
 type Step = (
   services: Services,
   principal: Principal,
@@ -151,10 +149,9 @@ type Step = (
   progress: unknown,
 ) => Promise<unknown>
 
-/** Several types, in a comma list, come one after the other. */
+/** A comma list of types is processed in order. */
 const reindexStep: Step = async ({ repository }, principal, { input }, progress) => {
   const types = input.type?.split(',') ?? [undefined]
-  // Written by this step.
   const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
   const scope = { type: types[place], filter: input.filter }
   const next = await repository.withStore((store) =>
@@ -173,17 +170,17 @@ const expungeStep: Step = async ({ repository }, principal, { input }, progress)
     )
   }
   try {
-    // `$expunge` has refused types without a compartment.
+    // `$expunge` has rejected types without a compartment.
     return await expungeMembers(repository, principal, type as Compartment, id)
   } catch (error) {
     const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
-    // The step before this one was the last, and nobody could write that down.
+    // The previous step was the last but was not recorded.
     if (isAbsent && progress !== null) return undefined
     throw error
   }
 }
 
-/** They go first, so that what is left can be found by the resource itself; true: there may be more. */
+/** Members go first, so that the rest can be found by the resource; true: there may be more. */
 async function expungeMembers(
   repository: Repository,
   principal: Principal,
@@ -193,7 +190,7 @@ async function expungeMembers(
   const page = await repository.compartment(principal, {
     type,
     id,
-    // The trail of what was done with the rest stays: only super admins expunge it.
+    // The audit trail stays: only super admins expunge it.
     types: principal.isSuperAdmin ? [] : WITHOUT_AUDIT,
     since: undefined,
     start: undefined,
@@ -211,7 +208,7 @@ async function expungeMembers(
   return undefined
 }
 
-/** Resources of a step. */
+/** Resources per step. */
 export const STEP = 200
 const WAIT_MS = 200
 
@@ -229,7 +226,6 @@ async function indexOwn(
   job: OwnJob,
   signal: AbortSignal,
 ): Promise<Outcome> {
-  // Written by this loop.
   let progress = (job.progress ?? undefined) as OwnIndexProgress | undefined
   while (!signal.aborted) {
     const step = await repository.withStore((store) =>
@@ -250,14 +246,14 @@ async function indexOwn(
   return (await releaseUpkeepJob(database, job)) ? 'stopped' : 'lost'
 }
 
-/** By then a process of the code before has ended, which knows nothing of the new keys. */
+/** Processes of the previous release, which lack the new keys, have ended by then. */
 const LATE_MS = 300_000
-/** Clocks of workers and of PostgreSQL differ by less. */
+/** Bound on clock skew between workers and PostgreSQL. */
 const CLOCKS_MS = 60_000
 
 interface RevisionProgress {
   readonly at?: ReindexProgress | undefined
-  /** ISO time from which on what was written is indexed once more, when processes of the code before have ended. */
+  /** ISO time from which writes are indexed again, after processes of the previous release have ended. */
   readonly since: string
   readonly isLate: boolean
 }
@@ -268,7 +264,6 @@ async function indexAll(
   signal: AbortSignal,
 ): Promise<Outcome> {
   const since = new Date(Date.now() - CLOCKS_MS).toISOString()
-  // Written by this loop.
   let progress = (job.progress ?? { since, isLate: false }) as RevisionProgress
   while (!signal.aborted) {
     const { at, isLate } = progress

@@ -1,4 +1,4 @@
-/** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
+/** Table maintenance for fast searches under load, and removal of unused storage content. */
 
 import { deleteOldRuns } from '../../../shared/bots/inputs.ts'
 import { removeOldExports } from '../../../shared/export/announce.ts'
@@ -18,19 +18,18 @@ import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
 
 const EVERY_MS = 2000
-/** Answers that are old enough are forgotten a thousand at a time, content a hundred. */
+/** Ticks between purges: stored replies by the thousand, content by the hundred. */
 const FORGET_EVERY = 15
-/** AsyncJobs, exports and unfinished uploads that are old enough, at this tick and then once an hour. */
+/** First tick of the hourly purge of old AsyncJobs, exports and unfinished uploads. */
 const FIRST_PURGE = 30
 const PURGE_EVERY = 1800
-/** Longer than any upload takes. */
+/** Above the longest upload. */
 const ABANDONED_MS = 24 * 3600 * 1000
-/** Fewer new and changed rows leave a backlog that nobody notices. */
+/** A smaller backlog does not affect searches. */
 const MANY_ROWS = 500
-/** Work on large tables takes so much of the time at most; beside a long read VACUUM comes to nothing, again and again. */
+/** Share of time for work on large tables: VACUUM next to a long read achieves nothing. */
 const SHARE = 0.01
 
-/** Runs until `stop`. */
 export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let written = 0
@@ -48,7 +47,7 @@ export function startTableUpkeep(services: Services): Loop {
     if (ticks % PURGE_EVERY === FIRST_PURGE) {
       await removeOldJobs(services)
       await removeOldExports(services)
-      // A bucket may not let us see its uploads; the rest goes on.
+      // A bucket may forbid listing uploads; the rest goes on.
       await storage.removeAbandoned(new Date(Date.now() - ABANDONED_MS)).catch((error: Error) => {
         log.warn({ reason: error.message }, 'Uploads that were cut off could not be removed')
       })

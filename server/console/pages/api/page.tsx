@@ -1,4 +1,4 @@
-/** The calls of the API, as its OpenAPI document describes them. */
+/** API calls from the OpenAPI document. */
 import { Button, Code, Stack, Text, TextInput } from '@mantine/core'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
@@ -10,7 +10,7 @@ import { fill, texts } from '../../texts/texts.ts'
 const words = texts.api
 const MOST = 100
 
-/** The parts of `openapi.json` that are shown. */
+/** The displayed parts of `openapi.json`. */
 interface Document {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Described>>>>
 }

@@ -1,4 +1,4 @@
-/** Runs a bot with an input of one's own, and shows what came of it. */
+/** Runs a bot with custom input and shows the result. */
 import { Button, Group, SegmentedControl, Stack, Code as Text, Title } from '@mantine/core'
 import type { Bot } from '@medplum/fhirtypes'
 import { useState } from 'react'
@@ -100,7 +100,7 @@ function Answered({ status, body, ms }: Answer) {
   )
 }
 
-/** A failure of the bot is an answer here, as its caller gets it. */
+/** Treats the bot's failure as an answer, as its caller gets it. */
 async function execute({ id }: Bot, kind: Kind, input: string): Promise<Answer> {
   await medplum.refreshIfExpired()
   const start = performance.now()
@@ -110,12 +110,11 @@ async function execute({ id }: Bot, kind: Kind, input: string): Promise<Answer> 
       Authorization: `Bearer ${medplum.getAccessToken()}`,
       'Content-Type': KINDS[kind].type,
     },
-    // Segments of a message end with a carriage return.
+    // HL7 segments end with a carriage return.
     body: kind === 'hl7' ? input.replace(/\n/g, '\r') : input,
   })
   const text = await response.text()
   const ms = performance.now() - start
-  // The client finds out that the session has ended, and tells the page.
   if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
   return {
     status: response.status,

@@ -1,4 +1,4 @@
-/** One bot: its code, a bench to try it on, its runs and what is written while they go on. */
+/** A bot: code, test bench, runs and live log. */
 
 import { indentWithTab } from '@codemirror/commands'
 import { StreamLanguage } from '@codemirror/language'
@@ -28,7 +28,7 @@ import { Outcome } from './status.tsx'
 
 const TABS = ['code', 'bench', 'runs', 'live', 'details'] as const
 type Tab = (typeof TABS)[number]
-/** Runs and their logs are for administrators. */
+/** Runs and logs require an administrator. */
 const FOR_ADMINS: readonly Tab[] = ['runs', 'live']
 
 export function BotPage() {
@@ -70,7 +70,7 @@ interface Props {
   readonly bot: Bot
 }
 
-/** A bot's limits, its schedule, its subscriptions, and its record. */
+/** A bot's limits, schedule, subscriptions and record. */
 function Details({ bot }: Props) {
   const path = `fhir/R4/Subscription?url=Bot/${bot.id}`
   const subscriptions = useGet<Bundle<Subscription>>(path)
@@ -109,7 +109,7 @@ function Details({ bot }: Props) {
   )
 }
 
-/** Limits are extensions whose address ends with their name. */
+/** Limits are extensions whose url ends with their name. */
 function botDetailRows(bot: Bot): readonly (readonly [string, string])[] {
   const limits = (bot.extension ?? []).map(({ url, ...value }) => {
     const [first] = Object.values(value)
@@ -192,14 +192,14 @@ const columns: readonly Column<Run>[] = [
 ]
 
 const codeWords = texts.bots.code
-/** Tab indents; Escape before it leaves the editor. */
+/** Tab indents; Escape then Tab leaves the editor. */
 const code = [StreamLanguage.define(typescript), lintGutter(), keymap.of([indentWithTab])]
 
 interface CodeProps {
   readonly bot: Bot
 }
 
-/** The source of a bot: edited, kept as a file of its own, and deployed; errors stand at their line. */
+/** Edits and deploys a bot's source; errors appear at their line. */
 function Code({ bot }: CodeProps) {
   const source = useQuery({
     queryKey: ['source', bot.id, bot.meta?.versionId],
@@ -220,7 +220,7 @@ interface SourceProps extends CodeProps {
 function Source({ bot, saved }: SourceProps) {
   const key = `bot-code/${bot.id}`
   const draft = useDraft(key, saved)
-  // The service keeps the source of what it compiles.
+  // The service keeps the source of compiled code.
   const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
   const deployment = { code: draft.value, filename }
   const deploy = useSend({

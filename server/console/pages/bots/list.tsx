@@ -1,4 +1,4 @@
-/** The bots of the project, with the figures of the last seven days. */
+/** The bots of the project, with metrics of the last seven days. */
 import { Button, Modal, Stack, TextInput } from '@mantine/core'
 import { useForm } from '@mantine/form'
 import { useDisclosure } from '@mantine/hooks'

@@ -1,4 +1,4 @@
-/** The log of a bot as it is written: runs begin, write and end before the reader's eyes. */
+/** The live log of a bot. */
 import { Badge, Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
 import { medplum } from '../../client/session.ts'
@@ -9,7 +9,7 @@ const MOST_LINES = 2000
 
 interface Props {
   readonly botId: string
-  /** Shows the lines of this run alone. */
+  /** Restricts the log to this run. */
   readonly runId?: string
 }
 
@@ -47,7 +47,7 @@ const AGAIN_MS = 1000
 
 interface StreamEvent {
   readonly type: string
-  /** JSON of the service, as the page that listens knows it. */
+  /** JSON from the service, in the type of the listening page. */
   readonly data: Readonly<Record<string, unknown>>
 }
 
@@ -56,7 +56,6 @@ type StreamState = 'connecting' | 'open' | 'lost'
 /** Calls `hear` for each event while the page is open. */
 function useStream(path: string, hear: (event: StreamEvent) => void): StreamState {
   const [state, setState] = useState<StreamState>('connecting')
-  // The stream outlives a render; its events go to the listener of the latest one.
   const latest = useRef(hear)
   useEffect(() => {
     latest.current = hear
@@ -80,14 +79,13 @@ async function follow(path: string, signal: AbortSignal, listener: Listener): Pr
       await medplum.refreshIfExpired()
       const headers = { Authorization: `Bearer ${medplum.getAccessToken()}` }
       const response = await fetch(`/${path}`, { headers, signal })
-      // The client says so to the page, as for any other request.
       if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
       if (response.ok && response.body) {
         listener.setState('open')
         await read(response.body, listener.hear)
       }
     } catch {
-      // A stream that was cut off is opened again below.
+      // An interrupted stream is reopened below.
     }
     if (signal.aborted) return
     listener.setState('lost')

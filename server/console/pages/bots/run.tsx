@@ -1,4 +1,4 @@
-/** One run: its outcome, its times, its log, and the same input once more. */
+/** A run: outcome, times, log and replay. */
 import { Button, Code, Stack, Table, Text, Title } from '@mantine/core'
 import type { Attachment, Bot, Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useParams } from 'wouter'
@@ -50,7 +50,7 @@ interface ReplayProps {
   readonly runId: string
 }
 
-/** The new run is on its own page; a failure of it is no failure of asking for it. */
+/** Opens the new run on its page; its failure is not an error of the request. */
 function Replay({ botId, runId }: ReplayProps) {
   const [, navigate] = useLocation()
   const replay = useSend({
@@ -129,7 +129,7 @@ function Ended({ run }: EndedProps) {
   )
 }
 
-/** Text as it came; other content is only named. */
+/** Shows text; only names other content. */
 function Input({ contentType = '', data = '', size = 0 }: Attachment) {
   const bytes = Uint8Array.from(atob(data), (byte) => byte.charCodeAt(0))
   const text = new TextDecoder().decode(bytes).replace(/\r\n?/g, '\n')

@@ -1,4 +1,4 @@
-/** Runs of bots and their figures, as the service answers them. */
+/** Bot runs and metrics, as returned by the service. */
 import type { Attachment, Parameters, ParametersParameter } from '@medplum/fhirtypes'
 
 export interface Run {
@@ -23,7 +23,6 @@ export interface Run {
   readonly calls: readonly Call[]
 }
 
-/** A request that a run has made. */
 export interface Call {
   readonly place: number
   readonly method: string
@@ -37,7 +36,7 @@ export function parseRuns({ parameter = [] }: Parameters): readonly Run[] {
   return parameter.filter(({ name }) => name === 'run').map(({ part = [] }) => parseRun(part))
 }
 
-/** Where the next page is; undefined on the last one. */
+/** Returns the query of the next page; undefined on the last one. */
 export function nextPageQuery({ parameter = [] }: Parameters): string | undefined {
   const url = parameter.find(({ name }) => name === 'next')?.valueUrl
   return url && new URL(url).search
@@ -108,7 +107,6 @@ export function failures({ failed }: BotFigures): number {
   return Object.values(failed).reduce((sum, count) => sum + count, 0)
 }
 
-/** The upper end of the bucket in which that share of the runs has ended. */
 export function quantile({ count, buckets }: Histogram, share: number): string {
   const ends = Object.entries(buckets).sort(([a], [b]) => bucketLimit(a) - bucketLimit(b))
   let seen = 0
@@ -123,7 +121,6 @@ function bucketLimit(bucket: string): number {
   return bucket === 'more' ? Number.POSITIVE_INFINITY : Number(bucket)
 }
 
-/** "12 ms", "1.5 s". */
 export function milliseconds(ms: number): string {
   return ms < 1000 ? `${Math.round(ms * 10) / 10} ms` : `${Math.round(ms / 100) / 10} s`
 }

@@ -1,4 +1,4 @@
-/** The outcome of a run, the state of a bot or of a job, as a coloured word. */
+/** Outcome of a run, or state of a bot or job, as a coloured word. */
 import { Badge } from '@mantine/core'
 
 const GREEN = ['ok', 'deployed', 'completed', 'active', 'finished']

@@ -1,4 +1,4 @@
-/** GraphQL with the rights of the person who is signed in: a query, its variables, the answer, and the schema. */
+/** GraphQL with the signed-in person's rights: query, variables, result and schema. */
 import { acceptCompletion, autocompletion, closeBrackets } from '@codemirror/autocomplete'
 import { type Extension, Prec } from '@codemirror/state'
 import { keymap } from '@codemirror/view'
@@ -116,7 +116,7 @@ function useLanguage(schema: GraphQLSchema | undefined, run: () => void): Extens
       return true
     }
     return [
-      // Before the key that opens a new line.
+      // Takes precedence over the newline key.
       Prec.highest(keymap.of([{ key: 'Mod-Enter', run: onKey }])),
       keymap.of([{ key: 'Tab', run: acceptCompletion }]),
       autocompletion(),
@@ -128,14 +128,14 @@ function useLanguage(schema: GraphQLSchema | undefined, run: () => void): Extens
   }, [schema])
 }
 
-/** A document with several of them has to say which is meant. */
+/** A document with several operations must name the one to run. */
 function operationNames(query: string): string[] {
   return [...query.matchAll(/^\s*(?:query|mutation)\s+(\w+)/gm)].map(([, name = '']) => name)
 }
 
 const ROOT = 'Query'
 const TYPE = 'type { kind name ofType { kind name ofType { kind name ofType { kind name } } } }'
-/** The usual query for a schema brings 25 MB: the arguments of fields below the root are left out. */
+/** The standard introspection query returns 25 MB, so arguments of fields below the root are omitted. */
 const SCHEMA = `{
   __schema {
     queryType { name } mutationType { name }
@@ -174,7 +174,7 @@ interface Listed {
   readonly fields: readonly Member[] | null
 }
 
-/** The schema of what this person may ask for, as far as names are completed by it. */
+/** Returns the accessible schema, for name completion. */
 function useSchema() {
   return useQuery({
     queryKey: ['graphql-schema'],

@@ -1,4 +1,4 @@
-/** Runs a minute in the last hour, by the latest runs of the busiest bots. */
+/** Runs per minute in the last hour, from the latest runs of the busiest bots. */
 import { AreaChart } from '@mantine/charts'
 import { Stack, Text, Title } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
@@ -15,7 +15,7 @@ const EVERY_MS = 10_000
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' })
 
 interface Props {
-  /** The busiest first. */
+  /** Busiest first. */
   readonly bots: readonly BotFigures[]
 }
 

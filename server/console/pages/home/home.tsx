@@ -1,4 +1,4 @@
-/** The project at work, in one look: what runs, what waits, what needs somebody. */
+/** Project overview: active and waiting work, and problems. */
 import { Alert, Button, Card, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import type { Bundle } from '@medplum/fhirtypes'
 import { lazy, Suspense } from 'react'
@@ -14,10 +14,9 @@ import { failures, type ProjectFigures } from '../bots/runs.ts'
 const words = texts.home
 const EVERY_MS = 5000
 const STORED_MS = 60_000
-/** A run that waits for longer is worth a look. */
 const LONG_WAIT_S = 60
 
-// The library of charts is as large as all else on this page.
+// The chart library is as large as the rest of this page.
 const LatestRuns = lazy(() =>
   import('./chart.tsx').then(({ LatestRuns: chart }) => ({ default: chart })),
 )
@@ -78,7 +77,7 @@ function Work({ projectId }: WorkProps) {
   )
 }
 
-/** Undefined while it is counted, and where it may not be. */
+/** Returns undefined while loading or without access. */
 function useCount(search: string): number | undefined {
   const path = `fhir/R4/${search}&_summary=count`
   return useGet<Bundle>(path, { every: EVERY_MS }).data?.total
@@ -124,7 +123,7 @@ function Figure({ name, value, href }: FigureProps) {
   )
 }
 
-/** For members who see no figures, and projects where nothing has run yet. */
+/** For members without metrics, and projects without runs. */
 function Begin() {
   const me = useMe()
   return (

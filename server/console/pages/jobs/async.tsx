@@ -1,4 +1,4 @@
-/** One asynchronous job: its request, its state, what came of it; what goes on can be cancelled. */
+/** An asynchronous job: request, state and result; active jobs can be cancelled. */
 import { Button, Code } from '@mantine/core'
 import { useParams } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'

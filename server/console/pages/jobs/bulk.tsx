@@ -1,4 +1,4 @@
-/** One export or import: how far it is and how fast, its files, which are fetched with the token, and refused lines. */
+/** An export or import: progress, speed, files (fetched with the token) and rejected lines. */
 import { Button, Group, Progress, Stack, Text, Title } from '@mantine/core'
 import type { OperationOutcome } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
@@ -37,7 +37,6 @@ interface Manifest {
   readonly error?: readonly ListedFile[]
 }
 
-/** `manifest` is there once it is done. */
 interface Status {
   readonly text: string
   readonly manifest?: Manifest
@@ -95,7 +94,7 @@ async function fetchJobStatus(path: string): Promise<Status> {
   return { text: '', manifest: body }
 }
 
-/** The pace is that of the time that this page has watched. */
+/** The speed covers the time since this page opened. */
 function Going({ text }: Status) {
   const percent = Number.parseInt(text, 10) || 0
   const first = useRef({ at: Date.now(), percent })
@@ -143,10 +142,10 @@ function Results({ output, error }: ResultsProps) {
 }
 
 const COUNTS = ['created', 'updated', 'unchanged', 'skipped'] as const
-/** The file has all of them. */
+/** The file has the rest. */
 const MOST_SHOWN = 100
 
-/** Each line of the file is the outcome of a line of the input. */
+/** Each line of the file is the outcome of an input line. */
 function Refused(file: ListedFile) {
   const lines = useQuery({
     queryKey: [file.url],

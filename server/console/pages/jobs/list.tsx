@@ -1,4 +1,4 @@
-/** Work that goes on after its request was answered: exports, imports, asynchronous runs, reindexing. */
+/** Background work: exports, imports, asynchronous runs, reindexing. */
 import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import type { AuditEvent, Bundle, Resource } from '@medplum/fhirtypes'
@@ -15,7 +15,7 @@ import { NewExport, NewImport } from './new.tsx'
 const words = texts.jobs
 const EVERY_MS = 3000
 
-/** The elements that BulkDataExport and AsyncJob share. */
+/** Common elements of BulkDataExport and AsyncJob. */
 export type Job = Resource & {
   readonly status?: string
   readonly request?: string
@@ -53,7 +53,6 @@ export function Jobs() {
   )
 }
 
-/** Imports leave their beginning in the AuditEvents alone. */
 function Imports() {
   const path = 'fhir/R4/AuditEvent?subtype=kick-off&_count=50&_sort=-date'
   const begun = useGet<Bundle<AuditEvent>>(path, { every: EVERY_MS })
@@ -121,12 +120,12 @@ const columns: readonly Column<Job>[] = [
   { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
-/** The request without the address of the service. */
+/** Returns the request without the service's base URL. */
 export function stripBaseUrl(request: string): string {
   return request.replace(/^https?:\/\/[^/]+\/(fhir\/R4\/)?/, '')
 }
 
-/** For operators alone: it goes over every row of a type. */
+/** For operators only: it scans every row of a type. */
 function Reindex() {
   const reindex = useSend({
     send: () => medplum.post('fhir/R4/$reindex', {}, undefined, ASYNC),

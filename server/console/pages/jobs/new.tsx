@@ -1,4 +1,4 @@
-/** Asks for an export of the project, all patients or a group; or for an import of files. */
+/** Starts an export of the project, all patients or a group, or an import of files. */
 import {
   Button,
   FileInput,
@@ -79,7 +79,7 @@ export function NewExport({ isOpen, close }: Props) {
   )
 }
 
-/** Answers the id of the export. */
+/** Returns the id of the export. */
 async function kickOff({ level, group, types, since }: Values): Promise<string> {
   const place = { system: '', patient: 'Patient/', group: `Group/${group}/` }[level] ?? ''
   const query = new URLSearchParams()
@@ -88,7 +88,7 @@ async function kickOff({ level, group, types, since }: Values): Promise<string> 
   return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
 }
 
-/** The id of the job that a request has begun. */
+/** Returns the id of the started job. */
 async function startJob(path: string, init: RequestInit): Promise<string> {
   await medplum.refreshIfExpired()
   const response = await fetch(`/fhir/R4/${path}`, {
@@ -154,7 +154,7 @@ export function NewImport({ isOpen, close }: Props) {
   )
 }
 
-/** Each file becomes a Binary, which the import reads. */
+/** Uploads each file as a Binary for the import. */
 async function beginImport(files: readonly File[], mode: string): Promise<string> {
   if (files.length === 0) throw new Error(importWords.missing)
   const types = await Promise.all(files.map(detectResourceType))
@@ -175,7 +175,7 @@ async function beginImport(files: readonly File[], mode: string): Promise<string
 
 const HEAD_BYTES = 64 * 1024
 
-/** The type of the first line; a file has one alone. Errors: the file is no NDJSON of resources. */
+/** Returns the type of the first line; a file has one type. Errors: the file is not NDJSON of resources. */
 async function detectResourceType(file: File): Promise<string> {
   const isPacked = file.name.endsWith('.gz')
   const unpacked = file.stream().pipeThrough(new DecompressionStream('gzip'))

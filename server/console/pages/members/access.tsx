@@ -1,4 +1,4 @@
-/** The fields of a form for what a member may do. */
+/** Form fields for a member's access. */
 import { Button, Fieldset, Group, NativeSelect, Switch, Text, TextInput } from '@mantine/core'
 import type {
   AccessPolicy,
@@ -16,7 +16,7 @@ const words = texts.members
 
 export interface Access {
   readonly admin: boolean
-  /** A reference, or nothing. */
+  /** A reference, or empty. */
   readonly accessPolicy: string
   readonly access: readonly Row[]
 }
@@ -33,7 +33,7 @@ interface Parameter {
 
 export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
 
-/** The access of a membership as the form has it. */
+/** Converts a membership's access to form values. */
 export function toAccessForm(member: {
   readonly admin?: boolean
   readonly accessPolicy?: Reference
@@ -53,7 +53,7 @@ export function toAccessForm(member: {
   }
 }
 
-/** Elements of a membership. */
+/** Converts form values to elements of a membership. */
 export function toAccessElements({ admin, accessPolicy, access }: Access) {
   return {
     admin,
@@ -78,7 +78,7 @@ interface Props {
   readonly fields: Fields<Access>
 }
 
-/** The policies of the project, by their names. */
+/** Returns the project's policies by name. */
 export function usePolicies() {
   const path = 'fhir/R4/AccessPolicy?_count=1000&_elements=name'
   const { data, error } = useGet<Bundle<AccessPolicy>>(path)

@@ -1,4 +1,4 @@
-/** A client: the account of a program. Its secret is shown when it is made, and never again. */
+/** A client, the account of a program. Its secret is shown only at creation. */
 import {
   Alert,
   Button,
@@ -26,7 +26,7 @@ const words = texts.members
 interface Values {
   readonly name: string
   readonly description: string
-  /** One a line. */
+  /** One per line. */
   readonly redirectUris: string
 }
 
@@ -120,7 +120,7 @@ interface ClientProps {
   readonly id: string
 }
 
-/** The part of a member's page that clients have. */
+/** The client section of a member's page. */
 export function ClientPart({ id }: ClientProps) {
   const address = `fhir/R4/ClientApplication/${id}`
   const found = useGet<ClientApplication>(address)

@@ -1,4 +1,4 @@
-/** An explanation of what a member may do with a record or a search, and of which entry says so. */
+/** Explains a member's access to a record or search, with the deciding policy entry. */
 import { Badge, Code, Stack, Text, TextInput } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'

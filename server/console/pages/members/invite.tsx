@@ -1,4 +1,4 @@
-/** A person is asked to join the project. */
+/** Form that invites a person to the project. */
 import { Group, NativeSelect, Paper, Switch, TextInput } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { useLocation } from 'wouter'

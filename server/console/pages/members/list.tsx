@@ -1,4 +1,4 @@
-/** The members of the project: people, clients and bots, each kind at an address of its own. */
+/** Members of the project: people, clients and bots, each kind at its own address. */
 import { Badge, Button, Group } from '@mantine/core'
 import type { Bundle, ProjectMembership } from '@medplum/fhirtypes'
 import { useState } from 'react'
@@ -85,7 +85,7 @@ const columns: readonly Column<ProjectMembership>[] = [
   { name: texts.members.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
-/** As the profile is called, else its reference. */
+/** Returns the profile's display name, or its reference. */
 export function profileDisplayName({ profile }: ProjectMembership): string {
   return profile?.display ?? profile?.reference ?? ''
 }

@@ -1,4 +1,4 @@
-/** One member: its rights, what it would see, and the secrets of a client. */
+/** One member: rights, access preview and client secrets. */
 import { Button, Paper, Stack, Text, Title } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
@@ -108,7 +108,7 @@ function Actions({ member, address }: Props) {
   )
 }
 
-/** Refused where somebody else has changed it meanwhile. */
+/** Rejected after a concurrent change. */
 async function replace(address: string, member: ProjectMembership): Promise<ProjectMembership> {
   const version = `W/"${member.meta?.versionId}"`
   return await medplum.put(address, member, undefined, { headers: { 'If-Match': version } })

@@ -1,4 +1,4 @@
-/** One access policy: its text, and what a member would see by what is stored. */
+/** One access policy: its text, and a preview of a member's access. */
 import { NativeSelect, Paper, Stack, Text, Title } from '@mantine/core'
 import { badRequest, OperationOutcomeError } from '@medplum/core'
 import type { AccessPolicy, Bundle, ProjectMembership } from '@medplum/fhirtypes'
@@ -75,7 +75,7 @@ function PolicyForm({ policy }: FormProps) {
   )
 }
 
-/** Refused where somebody else has changed it meanwhile. */
+/** Rejected after a concurrent change. */
 async function write({ id, meta }: AccessPolicy, text: string): Promise<AccessPolicy> {
   const policy: unknown = parsed(text)
   if (id === undefined) return await medplum.post('fhir/R4/AccessPolicy', policy)

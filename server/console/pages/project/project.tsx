@@ -1,4 +1,4 @@
-/** The project itself: what it is set to, its secrets, where it is served, its limits and what it uses of them. */
+/** The project: settings, secrets, sites, limits and usage. */
 import {
   Badge,
   Box,
@@ -36,7 +36,7 @@ export interface ProjectAnswer {
     readonly site?: readonly ProjectSite[]
     readonly features?: readonly string[]
   }
-  /** Load units of this minute, where there is a quota. */
+  /** Load units of this minute, where a quota is set. */
   readonly load?: { readonly memberLimit: number; readonly limit: number; readonly used: number }
 }
 
@@ -75,7 +75,6 @@ type Limit = keyof typeof words.limits
 
 function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
   const { features = [], systemSetting = [] } = project
-  // The file of texts has no other names.
   const names = Object.keys(words.limits) as Limit[]
   const { data: stored } = useGet<Stored>(`admin/projects/${project.id}/storage`)
   return (
@@ -136,7 +135,7 @@ function Load({ load: { used, limit } }: LoadProps) {
   )
 }
 
-/** A value as it is stored; undefined where there is none. */
+/** Returns the stored value; undefined without one. */
 export function shown(setting: ProjectSetting | undefined): string | undefined {
   const { valueString, valueBoolean, valueInteger, valueDecimal } = setting ?? {}
   const value = valueString ?? valueBoolean ?? valueInteger ?? valueDecimal
@@ -145,7 +144,7 @@ export function shown(setting: ProjectSetting | undefined): string | undefined {
 
 type Name = keyof typeof words.settings
 
-/** The values that each may have; a setting that is not listed is free text. */
+/** Allowed values; unlisted settings are free text. */
 const CHOICES: Readonly<Partial<Record<Name, readonly string[]>>> = {
   validateTerminology: ['off'],
   validateQuestionnaireResponse: ['refuse'],
@@ -154,7 +153,6 @@ const CHOICES: Readonly<Partial<Record<Name, readonly string[]>>> = {
   BOT_INPUT_ARCHIVE: ['true', 'false'],
   autoDownloadEnabled: ['true', 'false'],
 }
-// The file of texts has no other names.
 const NAMES = Object.keys(words.settings) as Name[]
 
 interface SettingsProps {
@@ -162,7 +160,6 @@ interface SettingsProps {
   readonly settings: readonly ProjectSetting[]
 }
 
-/** The settings that administrators write, each with its meaning and default. */
 function Settings({ address, settings }: SettingsProps) {
   const others = settings.filter(({ name }) => !NAMES.some((known) => known === name))
   const saved = Object.fromEntries(NAMES.map((name) => [name, settingText(settings, name)]))
@@ -208,7 +205,7 @@ function given(values: Readonly<Record<string, string>>): ProjectSetting[] {
 
 const none = { code: '', base: '', type: 'string', expression: '' }
 
-/** Search parameters of the project's own. */
+/** The project's custom search parameters. */
 function Parameters() {
   const found = useGet<Bundle<SearchParameter>>('fhir/R4/SearchParameter?_count=200')
   return (
@@ -275,7 +272,7 @@ interface SitesProps {
   readonly sites: readonly ProjectSite[]
 }
 
-/** Where the apps of the project are served, with keys of their own. */
+/** Sites of the project's apps, with separate keys. */
 function Sites({ address, sites }: SitesProps) {
   const write = (all: readonly ProjectSite[]) => medplum.post(`${address}/sites`, all)
   const remove = useSend<readonly ProjectSite[]>({ send: write, done: texts.common.saved })

@@ -1,4 +1,4 @@
-/** Secrets of bots. Their values are masked; a new one is typed over the old. */
+/** Secrets of bots, with masked values; a new value replaces the old. */
 import { Button, Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
 import type { ProjectSetting } from '@medplum/fhirtypes'
 import { useState } from 'react'
@@ -59,7 +59,7 @@ interface AddProps {
   readonly write: (secret: ProjectSetting) => Promise<unknown>
 }
 
-/** Not the form that keeps drafts: a secret is kept nowhere. */
+/** Not the form with drafts: secrets are never stored in the browser. */
 function Add({ write }: AddProps) {
   const [name, setName] = useState('')
   const [value, setValue] = useState('')

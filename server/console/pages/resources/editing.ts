@@ -1,19 +1,22 @@
-/** Changes of a record that is edited, what saving it would remove, and how it meets a newer version. */
+/** Edits of a record: changes, removals on save, and merges with a newer version. */
 
 export type Values = Readonly<Record<string, unknown>>
 
-/** An emptied element stays, as `''`, until it is saved or removed. */
+/** An emptied element stays as `''` until saved or removed. */
 export function withElement(value: Values, name: string, next: unknown): Values {
   return { ...value, [name]: next }
 }
 
-/** Removes an element with its extensions, which lie beside a primitive: https://hl7.org/fhir/R4/json.html#primitive */
+/**
+ * Removes an element with its extensions, in the sibling property of a primitive:
+ * https://hl7.org/fhir/R4/json.html#primitive
+ */
 export function withoutElement(value: Values, name: string): Values {
   const { [name]: _, [`_${name}`]: __, ...others } = value
   return others
 }
 
-/** Removes one item of a list; the last one takes the list with it. */
+/** Removes one item of a list, and the list with its last item. */
 export function withoutItem(value: Values, name: string, place: number): Values {
   const items = listAt(value, name).toSpliced(place, 1)
   if (items.length === 0) return withoutElement(value, name)
@@ -27,14 +30,13 @@ function listAt(value: Values, name: string): readonly unknown[] {
   return Array.isArray(list) ? list : []
 }
 
-/** The record as it is sent: without what was left empty. Items keep their places beside their extensions. */
+/** Returns the record without empty values, for sending. Items keep their positions relative to extensions. */
 export function pruned<T extends object>(record: T): T {
   const value = Object.fromEntries(Object.entries(record))
   const entries = Object.entries(value).flatMap(([name, own]) => {
     const next = Array.isArray(own) ? prunedList(value, name) : prunedValue(own)
     return next === undefined ? [] : [[name, next] as const]
   })
-  // Elements are left out, none changes its type.
   return Object.fromEntries(entries) as T
 }
 
@@ -56,22 +58,22 @@ function prunedList(value: Values, name: string): unknown {
   )
   const places = kept.filter((place) => place < items.length)
   const isEmpty = places.every((place) => items[place] === undefined)
-  // A stored list of nulls holds the places of extensions; one that the person has emptied goes.
+  // A stored list of nulls holds the positions of extensions; an emptied one is dropped.
   const holdsPlaces = places.length > 0 && listAt(value, name).every((item) => item === null)
   if (isEmpty && (name.startsWith('_') || !holdsPlaces)) return undefined
   return places.map((place) => items[place] ?? null)
 }
 
 export interface Removal {
-  /** Such as `name[0].given`, by the places that items had before. */
+  /** Such as `name[0].given`, by original positions. */
   readonly path: string
   readonly value: unknown
 }
 
-/** The service writes these of `meta` by itself. */
+/** Elements of `meta` written by the service. */
 const WRITTEN_BY_SERVICE = ['versionId', 'lastUpdated', 'author', 'project', 'compartment']
 
-/** Elements of a record that the changed one lacks, each once, at its highest place. */
+/** Returns elements missing from the changed record, each once, at its highest path. */
 export function removalsBetween(before: object, after: object): readonly Removal[] {
   return removals(withoutService(before), withoutService(after), '')
 }
@@ -96,7 +98,7 @@ function removals(before: unknown, after: unknown, path: string): readonly Remov
   )
 }
 
-/** Items that are in both lists stay; of the others, each goes on as the one that lacks the least of it. */
+/** Items in both lists stay; the others are paired by least loss. */
 function itemRemovals(before: unknown[], after: unknown[], path: string): readonly Removal[] {
   const rest = after.map(canonicalText)
   const left = before.flatMap((item, place) => {
@@ -120,22 +122,21 @@ function itemRemovals(before: unknown[], after: unknown[], path: string): readon
 }
 
 interface Versions<T> {
-  /** The version that the person began with. */
+  /** The version before editing. */
   readonly base: T
   readonly mine: T
   readonly newest: T
 }
 
-/** The newest version with the elements that the person has changed. */
+/** Returns the newest version with the person's changes. */
 export function merged<T extends object>({ base, mine, newest }: Versions<T>): T {
   const names = changedNames(base, mine)
   const kept = Object.entries(newest).filter(([name]) => !names.has(plain(name)))
   const typed = Object.entries(mine).filter(([name]) => names.has(plain(name)))
-  // Both are versions of one record.
   return Object.fromEntries([...kept, ...typed]) as T
 }
 
-/** Elements that both have changed, and not alike. */
+/** Returns elements changed differently on both sides. */
 export function conflicts<T extends object>({ base, mine, newest }: Versions<T>): string[] {
   const theirs = changedNames(base, newest)
   const different = changedNames(mine, newest)

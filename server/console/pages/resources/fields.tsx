@@ -1,7 +1,4 @@
-/**
- * The fields of an object: those it has, those it must have, and a choice of the others. A field that is emptied stays
- * where it is; an element goes by its own button alone.
- */
+/** Fields of an object: present, required and optional ones. An emptied field stays; only its button removes an element. */
 import { Button, CloseButton, Fieldset, Group, Select, Stack } from '@mantine/core'
 import { isObject } from '@medplum/core'
 import { useRef, useState } from 'react'
@@ -13,11 +10,11 @@ import { type Element, elementsBelow, isPrimitive, useStructure } from './elemen
 import { Primitive, Raw } from './inputs.tsx'
 
 const words = texts.record
-/** Fields lie deep in each other, and a phone is narrow. */
+/** Fields nest deeply, and phones are narrow. */
 const PADDING = { base: 6, sm: 'md' } as const
 
 interface FieldsProps {
-  /** Its definition has the elements. */
+  /** Type whose definition has the elements. */
   readonly type: string
   readonly path: string
   readonly value: Values
@@ -31,7 +28,7 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
   const remove = (name: string, next: Values) => {
     setOpened(opened.filter((other) => other !== name))
     onChange(next)
-    // The button that had the focus is gone.
+    // The focused button is gone.
     fields.current?.focus()
   }
   return (
@@ -78,7 +75,7 @@ interface OneProps {
 }
 
 interface FieldProps extends OneProps {
-  /** The person has just asked for it, and goes on in it. */
+  /** Just added by the person, so it takes the focus. */
   readonly isNew: boolean
   readonly onRemove: () => void
   readonly onRemoveItem: (place: number) => void
@@ -114,7 +111,7 @@ function focusWithin(field: HTMLElement | null): void {
 
 interface BesideProps {
   readonly button: React.ReactNode
-  /** The button stands at the head of a frame, or at the input below a label. */
+  /** Position of the button: at a frame's head, or at the input below a label. */
   readonly align: 'flex-start' | 'flex-end'
   readonly children: React.ReactNode
 }

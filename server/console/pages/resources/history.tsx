@@ -1,4 +1,4 @@
-/** The versions of a record; any two side by side; any of them brought back. */
+/** Versions of a record, with comparison and restore. */
 
 import { Button, Group, Select, Stack, Text } from '@mantine/core'
 import type { Bundle, BundleEntry, Resource } from '@medplum/fhirtypes'
@@ -34,7 +34,7 @@ export function History({ type, id }: Props) {
 
 interface VersionsProps extends Props {
   readonly entries: readonly BundleEntry[]
-  /** They are read again right now. */
+  /** A refetch is running. */
   readonly isOld: boolean
 }
 
@@ -110,11 +110,11 @@ interface RestoreProps extends Props, Version {
   readonly isOld: boolean
 }
 
-/** A version that is brought back becomes the newest one; nothing of the history is lost. */
+/** A restored version becomes the newest; the history stays. */
 function Restore({ type, id, version, record, newest, isOld }: RestoreProps) {
   const me = useMe()
   const [, navigate] = useLocation()
-  // A version that the page does not show yet is not overwritten; nothing is where the record is deleted.
+  // Rejects overwriting an unseen version; a deleted record has none.
   const headers: HeadersInit = newest?.record ? { 'If-Match': `W/"${newest.version}"` } : {}
   const restore = useSend<Resource>({
     send: ({ meta: _, ...content }) =>

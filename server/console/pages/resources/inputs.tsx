@@ -1,4 +1,4 @@
-/** Inputs for values that have no elements of their own. An emptied one says `''`. */
+/** Inputs for values without child elements. An emptied one yields `''`. */
 import { NativeSelect, Textarea, TextInput } from '@mantine/core'
 import { useState } from 'react'
 import { numberFrom, parseExact } from '../../client/exact.ts'
@@ -22,7 +22,7 @@ export function Primitive({ element, value, onChange }: InputProps) {
   const codes = useCodes(valueSet)
   const [type = ''] = types
   const text = formatInputValue(value)
-  // One line has no room for the line ends of a text, and would lose them. It stays what it is while somebody types.
+  // A single line would drop line breaks. Fixed while typing.
   const [isLong] = useState(LONG_TEXTS.includes(type) || text.includes('\n'))
   const common = {
     label: isList ? undefined : name,
@@ -54,13 +54,13 @@ interface Typed {
   readonly currentTarget: { readonly value: string }
 }
 
-/** A text that is no value of the type yet stays a text, which the service refuses with its place. */
+/** Invalid text stays text, which the service rejects with its path. */
 function typedAs(type: string, text: string): unknown {
   if (NUMBERS.includes(type)) return numberFrom(text)
   return type === 'boolean' && YES_OR_NO.includes(text) ? text === 'true' : text
 }
 
-/** An item without a value keeps its place in a list as null. */
+/** Null holds the position of a list item without a value. */
 function formatInputValue(value: unknown): string {
   return value === undefined || value === null ? '' : String(value)
 }
@@ -69,12 +69,12 @@ function asChoice(value: string) {
   return { value, label: value }
 }
 
-/** Dates may end at their year or month, which a browser's own input for dates cannot show. */
+/** Dates may omit month and day, which the browser's date input does not support. */
 function formatPlaceholder(type: string): string | undefined {
   return Object.entries(words.formats).find(([name]) => name === type)?.[1]
 }
 
-/** Elements that hold whole resources are typed as JSON; what is no JSON yet is sent as it is, and refused. */
+/** Edits elements with whole resources as JSON; invalid JSON is sent as text and rejected. */
 export function Raw({ element, value, onChange }: InputProps) {
   const [text, setText] = useState(() =>
     typeof value === 'string' ? value : (JSON.stringify(value) ?? ''),

@@ -1,4 +1,4 @@
-/** Records of a type: searched, sorted, read page by page, saved as a table. The search stands in the address. */
+/** Records of a type: search, sorting, paging and download. The URL holds the search. */
 import {
   Autocomplete,
   Box,
@@ -163,7 +163,7 @@ function Found({ type, entry, columns, query, bundle, go, create }: FoundProps) 
   )
 }
 
-/** A column that a search parameter has the name of can be sorted by. */
+/** Columns named like a search parameter are sortable. */
 function buildColumns(
   names: readonly string[],
   entry: TypeEntry | undefined,
@@ -220,7 +220,7 @@ function Save({ type, query, columns }: SaveProps) {
 const PAGE = 1000
 const MOST_PAGES = 20
 
-/** Errors: more than the bound, and those of the service. */
+/** Errors: more lines than the limit, and those of the service. */
 async function saveLines(type: string, query: URLSearchParams): Promise<void> {
   const lines: string[] = []
   query.set('_count', String(PAGE))
@@ -235,7 +235,7 @@ async function saveLines(type: string, query: URLSearchParams): Promise<void> {
 }
 
 const searchWords = texts.resources.search
-/** Marks of a page, and not of a search. */
+/** Parameters of a page rather than a search. */
 const HIDDEN = ['_cursor', '_sort', '_count', '_total']
 
 interface SearchProps {
@@ -244,7 +244,7 @@ interface SearchProps {
   readonly go: (query: URLSearchParams) => void
 }
 
-/** The conditions of a search: each can be taken away, and the type's own parameters are offered for a new one. */
+/** Search conditions, removable, with the type's parameters as suggestions. */
 function SearchBar({ query, parameters, go }: SearchProps) {
   const form = useForm({
     initialValues: { name: '', value: '' },
@@ -318,7 +318,7 @@ interface PlanProps {
   readonly query: URLSearchParams
 }
 
-/** The way that PostgreSQL goes for a search, as a tree; each step has a bar as long as its share of the time. */
+/** PostgreSQL's query plan as a tree, with a bar for each step's share of the time. */
 function Plan({ type, query }: PlanProps) {
   const explained = useGet<Bundle<OperationOutcome>>(`fhir/R4/${type}?${query}&_explain=true`)
   return (
@@ -368,7 +368,7 @@ function Steps({ title, text }: StepsProps) {
 }
 
 interface Step {
-  /** Its line in the plan. */
+  /** Line in the plan. */
   readonly line: number
   readonly depth: number
   readonly name: string
@@ -376,7 +376,7 @@ interface Step {
   readonly rows: number
 }
 
-/** Steps that were never carried out are left out. */
+/** Omits steps that never ran. */
 function parsePlanSteps(text: string): readonly Step[] {
   const lines = text.split('\n').flatMap((step, line) => {
     const [, space = '', name, last, rows, loops] =

@@ -1,4 +1,4 @@
-/** One record: as a form, as JSON, with its history, with what refers to it, and a Patient's events in order. */
+/** A record as form and JSON, with history, references and a Patient's timeline. */
 import { Button, Group, Stack, Text } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
 import type { OperationOutcome, Resource } from '@medplum/fhirtypes'
@@ -72,13 +72,13 @@ interface RecordProps extends Place {
   readonly saved: Resource
 }
 
-/** A record while it is edited: `base` is the version that the person began with. */
+/** A record being edited; `base` is the version before editing. */
 interface Edit {
   readonly base: Resource
   readonly value: Resource
 }
 
-/** Form and JSON are two views of one draft, which a newer version of the record does not touch. */
+/** Form and JSON are views of one draft, unaffected by newer versions of the record. */
 function Record({ type, id, tab, saved }: RecordProps) {
   const me = useMe()
   const key = `edit/${type}/${id}`
@@ -87,7 +87,7 @@ function Record({ type, id, tab, saved }: RecordProps) {
   const saving = useSaving({ type, id, base, draft: key, after: draft.discard })
   const isBehind = draft.isDirty && !saving.isBusy && saved.meta?.versionId !== base.meta?.versionId
   const editing: Editing = {
-    // Another version has inputs of its own, and so has the saved one after it was typed over.
+    // Another version, or the saved one after an edit, gets new inputs.
     round: `${base.meta?.versionId} ${draft.round}`,
     value,
     isDirty: draft.isDirty,
@@ -127,7 +127,7 @@ export function NewRecord() {
   const { type } = useParams<{ type: string }>()
   const [, navigate] = useLocation()
   const key = `edit/${type}/new`
-  // The type comes from the address; the service refuses one that it does not know.
+  // The type comes from the URL; the service rejects unknown ones.
   const draft = useDraft(key, { resourceType: type } as Resource)
   const create = useSend<Sent, Resource>({
     send: ({ body }) => medplum.post(`fhir/R4/${type}`, body),
@@ -174,7 +174,7 @@ function Delete({ type, id }: Pick<Place, 'type' | 'id'>) {
   )
 }
 
-/** A record as a form that its StructureDefinition makes. */
+/** A form generated from the StructureDefinition. */
 function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
   const { resourceType } = value
   return (
@@ -197,7 +197,6 @@ function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
             type={resourceType}
             path={resourceType}
             value={{ ...value }}
-            // The fields keep the type and the id.
             onChange={(next) => set(next as unknown as Resource)}
           />
         </fieldset>
@@ -218,7 +217,7 @@ function RecordJson(editing: Editing) {
   return <JsonEditor key={editing.round} {...editing} />
 }
 
-/** A record as JSON, judged by the service while it is typed. */
+/** A JSON editor with validation by the service. */
 function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
   const [text, setText] = useState(() => JSON.stringify(pruned(value), null, 2))
   const parsed = parse(text)
@@ -248,7 +247,7 @@ function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
             id="save"
             disabled={parsed === undefined}
             loading={isBusy}
-            // The text itself: what is in it twice is the service's to refuse.
+            // Sends the raw text, so that the service rejects duplicate names.
             onClick={() => parsed && save({ record: parsed, body: text })}
           >
             {texts.common.save}
@@ -294,12 +293,12 @@ function parse(text: string): Resource | undefined {
 }
 
 interface Editing {
-  /** Inputs of another round are made anew. */
+  /** A new round recreates inputs. */
   readonly round: string
   readonly value: Resource
   readonly isDirty: boolean
   readonly set: (value: Resource) => void
-  /** Absent where the person may read alone. */
+  /** Absent for read-only access. */
   readonly save: ((sent: Sent) => void) | undefined
   readonly isBusy: boolean
   readonly error: unknown

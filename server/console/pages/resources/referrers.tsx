@@ -1,4 +1,4 @@
-/** Records that refer to this one, by the reference parameters of every type that has it as a target. */
+/** Records that refer to this one, by the reference parameters of every type. */
 import { Anchor, Stack, Text } from '@mantine/core'
 import type { Bundle } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
@@ -11,7 +11,7 @@ import { type TypeEntry, useTypes } from './values.tsx'
 
 const words = texts.record
 
-/** The searches of a batch are read from one answer. */
+/** Searches per batch request. */
 const AT_ONCE = 100
 
 interface Props {

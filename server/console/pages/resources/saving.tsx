@@ -1,4 +1,4 @@
-/** Saving a record that is edited: it asks before elements disappear, and never writes over a newer version. */
+/** Saves a record; asks before removing elements, and never overwrites a newer version. */
 import { Alert, Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
@@ -10,7 +10,7 @@ import { conflicts, merged, type Removal, removalsBetween } from './editing.ts'
 
 const words = texts.saving
 
-/** `body` is the record, or the text of it that the person has typed. */
+/** `body`: the record, or its text as typed. */
 export interface Sent {
   readonly record: Resource
   readonly body: Resource | string
@@ -19,9 +19,9 @@ export interface Sent {
 interface Saved {
   readonly type: string
   readonly id: string
-  /** The version that the person began with. */
+  /** The version before editing. */
   readonly base: Resource
-  /** The key of the draft. */
+  /** Draft key. */
   readonly draft: string
   readonly after: () => void
 }
@@ -37,7 +37,7 @@ export function useSaving({ type, id, base, draft, after }: Saved) {
     draft,
     after,
     notify: false,
-    // The newer version, where there is one, is shown beside what was typed.
+    // A newer version is shown next to the typed text.
     reread: [`fhir/R4/${type}/${id}`],
   })
   const save = (sent: Sent) => {
@@ -100,7 +100,7 @@ interface BehindProps {
   readonly discard: () => void
 }
 
-/** Somebody else has saved the record while this person was typing. */
+/** Shown when another person has saved the record meanwhile. */
 export function Behind({ base, mine, newest, merge, discard }: BehindProps) {
   const [isCompared, setIsCompared] = useState(false)
   const versions = { base, mine, newest }

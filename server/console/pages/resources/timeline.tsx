@@ -1,4 +1,4 @@
-/** The events of a patient, as a line. */
+/** A patient's events as a timeline. */
 import { Button, Timeline as Line, Text } from '@mantine/core'
 import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { useInfiniteQuery } from '@tanstack/react-query'
@@ -14,7 +14,7 @@ interface TimelineProps {
   readonly id: string
 }
 
-/** The newest event stands first. */
+/** Newest first. */
 export function Timeline({ id }: TimelineProps) {
   const pages = useInfiniteQuery({
     queryKey: ['everything', id],
@@ -63,7 +63,7 @@ export function Timeline({ id }: TimelineProps) {
 const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'period']
 const DATES = ['authoredOn', 'issued', 'recordedDate', 'date', 'created', 'birthDate']
 
-/** When it happened, by the elements that say so in most types. */
+/** Returns the event time from the usual elements. */
 function eventTime(record: Resource): string | undefined {
   for (const name of [...TIMES, ...DATES]) {
     const value = readElement(record, name)

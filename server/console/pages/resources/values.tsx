@@ -1,4 +1,4 @@
-/** Types of records, and their elements as people read them. */
+/** Display of record types and elements. */
 import {
   formatAddress,
   formatCodeableConcept,
@@ -39,7 +39,7 @@ export function Value({ value }: Props) {
   )
 }
 
-/** The type of an element is known by what it holds. */
+/** Detects the data type by content. */
 function formatComplexValue(value: Record<string, unknown>): string {
   if ('family' in value || 'given' in value) return formatHumanName(value)
   if ('coding' in value || ('text' in value && !('status' in value))) {
@@ -53,7 +53,7 @@ function formatComplexValue(value: Record<string, unknown>): string {
 
 export type TypeEntry = CapabilityStatementRestResource
 
-/** The types that the service knows, and the search parameters of each, by its own statement. */
+/** Returns the types and search parameters of the CapabilityStatement. */
 export function useTypes() {
   return useQuery({
     queryKey: ['types'],
@@ -76,12 +76,12 @@ const COLUMNS: Readonly<Record<string, readonly string[]>> = {
   AuditEvent: ['recorded', 'subtype', 'outcome', 'agent'],
 }
 
-/** The columns of a type that nobody has chosen columns for. */
+/** Returns the default columns of a type. */
 export function usualColumns(type: string): readonly string[] {
   return COLUMNS[type] ?? ['name', 'status', 'code', 'subject']
 }
 
-/** `value[x]` is whatever the record has in its place. */
+/** Resolves `value[x]` to the present element. */
 export function readElement(record: object, name: string): unknown {
   if (!name.endsWith('[x]')) return Object.entries(record).find(([key]) => key === name)?.[1]
   const start = name.slice(0, -3)

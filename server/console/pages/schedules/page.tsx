@@ -1,4 +1,4 @@
-/** Bots that run by themselves: when next, and how the last time went. */
+/** Scheduled bots, with next and last run. */
 import { Badge } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
@@ -10,7 +10,6 @@ import { texts } from '../../texts/texts.ts'
 
 const words = texts.schedules
 
-/** An item of `admin/projects/:id/schedules`. */
 interface Planned {
   readonly bot: { readonly reference: string; readonly display?: string }
   readonly cron?: string

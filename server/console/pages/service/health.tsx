@@ -1,4 +1,4 @@
-/** Whether what the service stands on is well, which versions run, and which migrations have. */
+/** Health of the required services, running versions and migrations. */
 import { Badge, Stack, Text, Title } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
@@ -10,7 +10,6 @@ const PARTS = ['postgres', 'redis', 'storage', 'workers', 'clocks'] as const
 const HEALTH = [words.well, words.unwell] as const
 type Part = (typeof PARTS)[number]
 
-/** The answer of `healthcheck` to who is signed in. */
 type Answer = Readonly<Record<Part, boolean>> & {
   readonly version?: string
   readonly runtime?: string

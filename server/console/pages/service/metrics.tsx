@@ -1,4 +1,4 @@
-/** Metrics as charts, from the opening of the page on. */
+/** Metrics as charts, since the page was opened. */
 import { LineChart } from '@mantine/charts'
 import { Paper, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import { useEffect, useState } from 'react'
@@ -11,7 +11,6 @@ const EVERY_MS = 5000
 const POINTS = 120
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' })
 
-/** The answer of `admin/super/metrics`. */
 interface Answer {
   readonly metrics: readonly Metric[]
 }
@@ -32,7 +31,7 @@ interface Sample {
   readonly sums: Sums
 }
 
-/** Counts that are shown as a rate. */
+/** Counters shown as rates. */
 const RATES: readonly Name[] = ['requests', 'statements']
 const NAMES: readonly Name[] = ['requests', 'statements', 'lag', 'memory', 'waiting', 'events']
 
@@ -92,7 +91,7 @@ function toChartPoints(name: Name, samples: readonly Sample[]) {
     const time = clock.format(at)
     if (!RATES.includes(name)) return [{ time, value: rounded(sums[name]) }]
     if (before === undefined || at === before.at) return []
-    // A process that has begun anew counts from nothing.
+    // A restarted process counts from 0.
     const grown = Math.max(0, sums[name] - before.sums[name])
     return [{ time, value: rounded((1000 * grown) / (at - before.at)) }]
   })

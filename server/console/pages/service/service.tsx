@@ -1,4 +1,4 @@
-/** The service as a whole, for super administrators. */
+/** Service administration, for super administrators. */
 
 import { Code, Spoiler, Stack, Text, TextInput, Title } from '@mantine/core'
 import type { Bundle, Project } from '@medplum/fhirtypes'
@@ -16,7 +16,7 @@ import { Health, State } from './health.tsx'
 
 const words = texts.service
 
-// The library of charts is as large as all else on this page.
+// The chart library is as large as the rest of this page.
 const Metrics = lazy(() => import('./metrics.tsx').then((file) => ({ default: file.Metrics })))
 
 const PANELS = {
@@ -44,7 +44,7 @@ export function Service() {
   )
 }
 
-/** All projects of the service, and a form that makes one. */
+/** All projects, and a form to create one. */
 function Projects() {
   const found = useGet<Bundle<Project>>('fhir/R4/Project?_count=1000&_sort=-_lastUpdated')
   return (
@@ -78,7 +78,6 @@ function Projects() {
   )
 }
 
-/** An item of `admin/super/mails`. */
 interface Mail {
   readonly id: string
   readonly state: string
@@ -92,7 +91,7 @@ interface Mail {
   }
 }
 
-/** The outbox: without a mail server it is where the links of invitations are found. */
+/** The outbox: without a mail server, the place to find invitation links. */
 function Mails() {
   const found = useGet<{ readonly mails: readonly Mail[] }>('admin/super/mails', { every: 10_000 })
   return (
@@ -130,7 +129,6 @@ function Body({ text }: BodyProps) {
   )
 }
 
-/** The answer of `admin/super/queues`. */
 interface QueuesAnswer {
   readonly queues: Readonly<Record<string, Depths>>
   readonly projects: readonly Row[]
@@ -147,10 +145,9 @@ interface Depths {
   readonly oldestMs: number | null
 }
 
-/** Columns by name, as the service has them. */
 type Row = Readonly<Record<string, unknown>>
 
-/** The jobs of all queues, and the projects that they belong to. */
+/** Jobs of all queues with their projects. */
 function Queues() {
   const found = useGet<QueuesAnswer>('admin/super/queues', { every: 5000 })
   return (
@@ -219,10 +216,8 @@ function shown(value: unknown): string {
 
 const CLOCK = [words.onTime, words.offTime] as const
 
-/** The answer of `admin/super/workers`. */
 interface WorkersAnswer {
   readonly workers: readonly { readonly id: string; readonly isOnTime: boolean }[]
-  /** By name, an item a worker. */
   readonly metrics: readonly Readonly<Record<string, readonly Value[]>>[]
 }
 
@@ -238,7 +233,6 @@ interface Line {
   readonly value: number
 }
 
-/** The workers that are there, and what they count: slots, executors, memory. */
 function Workers() {
   const found = useGet<WorkersAnswer>('admin/super/workers', { every: 5000 })
   return (

@@ -1,4 +1,4 @@
-/** Subscriptions and how their deliveries go. */
+/** Subscriptions and their delivery state. */
 import { Badge } from '@mantine/core'
 import type { Bundle, Subscription } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
@@ -11,7 +11,6 @@ import { texts } from '../../texts/texts.ts'
 
 const words = texts.subscriptions
 
-/** An item of `admin/projects/:id/subscriptions`. */
 interface State {
   readonly subscription: { readonly reference: string }
   readonly delivered: number
@@ -85,7 +84,7 @@ const columns = [
   figure('waiting'),
 ]
 
-/** Where it delivers to: a Bot, an address, or a web socket. */
+/** Returns the target: a Bot, a URL or a web socket. */
 export function channelTarget({ channel }: Subscription): string {
   return channel?.endpoint ?? channel?.type ?? ''
 }

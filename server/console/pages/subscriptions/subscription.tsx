@@ -1,4 +1,4 @@
-/** One Subscription: what it has delivered, what it has not and why, and sending it again. */
+/** One Subscription: deliveries, failures and redelivery. */
 import { Button, Group, SimpleGrid, Stack, Text, TextInput, Title } from '@mantine/core'
 import { notifications } from '@mantine/notifications'
 import type { Bundle, Parameters, Resource, Subscription } from '@medplum/fhirtypes'
@@ -15,7 +15,7 @@ import { channelTarget, Status } from './list.tsx'
 
 const words = texts.subscriptions
 
-/** The first entry of `$status`; FHIR R4 has no type for it. */
+/** The first entry of `$status`; FHIR R4 lacks a type for it. */
 type StatusBundle = Bundle<Resource & Report>
 interface Report {
   readonly error?: readonly { readonly text: string }[]

@@ -1,5 +1,4 @@
-/** Ciphers with a secret key. All comes out at the end: `update` gives nothing yet, and `final` the whole. */
-
+/** Ciphers with a secret key. Buffered: `update` returns nothing, `final` the whole. */
 const { Buffer } = require('buffer')
 const { ask, base64Of, bytesOf } = require('./keys.cjs')
 

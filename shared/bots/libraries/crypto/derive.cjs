@@ -1,5 +1,4 @@
-/** Keys derived from passwords and from other keys. */
-
+/** Keys derived from passwords or other keys. */
 const { Buffer } = require('buffer')
 const { ask, askLater, base64Of } = require('./keys.cjs')
 

@@ -1,5 +1,4 @@
-/** Node's `crypto` and Web Crypto beyond digests and randomness, which the guest has by itself. */
-
+/** Node's `crypto` and Web Crypto beyond digests and randomness, which the guest has built in. */
 const { KeyObject, createPrivateKey, createPublicKey, createSecretKey } = require('./keys.cjs')
 const { diffieHellman, generateKeyPair, generateKeyPairSync } = require('./keys.cjs')
 const guest = require('./crypto.cjs')
@@ -11,7 +10,7 @@ function randomFillSync(target) {
   return getRandomValues(target)
 }
 
-/** From `low`, or 0, to below `high`. */
+/** From `low`, or 0, up to but excluding `high`. */
 function randomInt(first, second) {
   const [low, high] = typeof second === 'number' ? [first, second] : [0, first]
   const range = high - low

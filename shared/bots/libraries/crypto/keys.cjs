@@ -1,25 +1,22 @@
-/**
- * Keys as bots hold them: the bytes are in the isolate and go along with each question to the executor, which keeps
- * nothing of them.
- */
+/** Keys of bots. The bytes stay in the isolate and go with each call to the executor, which stores nothing. */
 
 const { Buffer } = require('buffer')
 
 const materials = new WeakMap()
 
-/** Asks the executor, which answers at once. */
+/** Calls the executor synchronously. */
 function ask(kind, question) {
   return host.sync(kind, JSON.stringify(question))
 }
 
-/** Asks it for work that others do not wait for. */
+/** Calls the executor for slow work, off its main thread. */
 async function askLater(kind, question) {
   const answer = JSON.parse(await host.call('crypto', JSON.stringify({ kind, ...question })))
   if (typeof answer.error === 'string') throw new Error(answer.error)
   return answer.value
 }
 
-/** Bytes of what Node takes for data. */
+/** Converts Node's data types to bytes. */
 function bytesOf(data, encoding) {
   if (typeof data === 'string') return Buffer.from(data, encoding === 'buffer' ? 'utf8' : encoding)
   if (data instanceof KeyObject) return materialOf(data)
@@ -32,7 +29,7 @@ function base64Of(data, encoding) {
   return bytesOf(data, encoding).toString('base64')
 }
 
-/** The bytes of a secret key, or how the executor reads another. */
+/** Returns the bytes of a secret key, or the executor's form of another key. */
 function materialOf(key) {
   return materials.get(key)
 }
@@ -78,7 +75,7 @@ class KeyObject {
   }
 }
 
-/** How the executor reads the key: `{data, format, type}`. */
+/** Returns the executor's form: `{data, format, type}`. */
 function keyOf(given) {
   if (given instanceof KeyObject) return materialOf(given)
   const isPlain = typeof given === 'string' || ArrayBuffer.isView(given)
@@ -107,7 +104,7 @@ function createSecretKey(data, encoding) {
   return new KeyObject('secret', Buffer.from(bytesOf(data, encoding)))
 }
 
-/** A pair as `generateKeyPair` gives it: keys, or texts where an encoding is asked for. */
+/** Returns a pair as `generateKeyPair` does: keys, or text where an encoding is given. */
 function pairOf(answer, { publicKeyEncoding, privateKeyEncoding } = {}) {
   const publicKey = made('public', answer.publicKey)
   const privateKey = made('private', answer.privateKey)

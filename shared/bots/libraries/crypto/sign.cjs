@@ -1,4 +1,4 @@
-/** Signatures and encryption by pairs of keys. */
+/** Signatures and encryption with key pairs. */
 
 const { Buffer } = require('buffer')
 const { ask, base64Of, bytesOf, keyOf } = require('./keys.cjs')
@@ -19,7 +19,7 @@ function question(digest, data, key) {
   return { digest, data: base64Of(data), key: keyOf(key), ...options }
 }
 
-/** In the turn of the event loop after this one, as Node's functions with a callback. */
+/** Calls back in the next turn of the event loop, as Node does. */
 function answered(make, done) {
   if (done === undefined) return make()
   queueMicrotask(() => {
@@ -45,7 +45,7 @@ function verify(digest, data, key, signature, done) {
   return answered(make, done)
 }
 
-/** Collects what is signed or verified. */
+/** Buffers data to sign or verify. */
 class Collected {
   #digest
   #parts = []

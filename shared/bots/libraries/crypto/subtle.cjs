@@ -24,7 +24,6 @@ const names = [
 const curveNames = { prime256v1: 'P-256', secp384r1: 'P-384', secp521r1: 'P-521' }
 const hashBits = { 'SHA-1': 512, 'SHA-256': 512, 'SHA-384': 1024, 'SHA-512': 1024 }
 
-/** A KeyObject, or the bytes of a secret. */
 const materials = new WeakMap()
 
 function problem(name, text) {
@@ -92,7 +91,7 @@ const imports = {
   },
 }
 
-/** A public point as bytes, which WebCrypto takes as `raw`. */
+/** Returns a public point as bytes, the `raw` format of WebCrypto. */
 function rawPublicKey(algorithm, data) {
   const bytes = bytesOf(data)
   const { name, namedCurve } = algorithm

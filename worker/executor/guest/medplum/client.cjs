@@ -11,8 +11,6 @@ class MedplumClient extends ResourceClient {
 
   async getInitPromise() {}
 
-  // Operations.
-
   async executeBatch(bundle, options) {
     return ask('POST', '', { body: bundle, options })
   }
@@ -59,8 +57,6 @@ class MedplumClient extends ResourceClient {
     return ask('POST', `/admin/projects/${segment(projectId, 'projectId')}/invite`, { body })
   }
 
-  // Files.
-
   async createBinary(...given) {
     return require('./files.cjs').createBinary(...given)
   }
@@ -93,8 +89,6 @@ class MedplumClient extends ResourceClient {
     return require('./files.cjs').createPdf(...given)
   }
 
-  // Work that is answered later.
-
   async startAsyncRequest(url, options) {
     const headers = { ...options?.headers, Prefer: 'respond-async' }
     return this.post(url, undefined, undefined, { ...options, headers })
@@ -105,8 +99,6 @@ class MedplumClient extends ResourceClient {
     const query = { _type: types || undefined, _since: since || undefined }
     return this.startAsyncRequest(`fhir/R4/${searchPath(path, query)}`, options)
   }
-
-  // Addresses.
 
   getBaseUrl() {
     return baseUrl()
@@ -134,7 +126,7 @@ class MedplumClient extends ResourceClient {
     return new URL(`${baseUrl()}fhir/R4/${searchPath(type, query)}`)
   }
 
-  // The identity of the run is set before it starts.
+  // Set before the run starts.
 
   getProfile() {
     return detailsOf(currentContext()).profile
@@ -176,7 +168,7 @@ class MedplumClient extends ResourceClient {
     return true
   }
 
-  /** Made beforehand for a bot whose code has this word; for others by `refreshIfExpired`. */
+  /** Preset for a bot whose code contains this word; `refreshIfExpired` sets it for others. */
   getAccessToken() {
     return currentContext().accessToken
   }
@@ -209,7 +201,7 @@ function detailsOf(context) {
   return context.parsedDetails
 }
 
-// Nothing is cached and nothing is logged by the client, so there is nothing for these to do.
+// No-ops: this client has no cache and no log.
 for (const name of [
   'addEventListener',
   'clear',
@@ -269,7 +261,7 @@ for (const name of [
   MedplumClient.prototype[name] = () => refuse('Not supported in a bot')
 }
 
-/** The client of a new run; every MedplumClient of the isolate now acts for that run. */
+/** Creates the client of a new run; every MedplumClient of the isolate then acts for that run. */
 function createClient(runHost, context) {
   startRun(runHost, context)
   return new MedplumClient()

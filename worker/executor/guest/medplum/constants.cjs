@@ -1,4 +1,4 @@
-/** Media types and code systems by the names bots know them. */
+/** Media types and code systems under Medplum's names. */
 
 const ContentType = {
   CSS: 'text/css',

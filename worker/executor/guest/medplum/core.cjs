@@ -1,7 +1,6 @@
 /**
- * The module `@medplum/core` as bots see it: the names they use most, each read from its own file when
- * it is first touched, so that a bot pays only for what it imports. The published library adds the others
- * (`extend`) for a bot that names one of them.
+ * The module `@medplum/core`: the most used names, each read from its file on first access, so that a bot pays only for
+ * its imports. The published library adds the others (`extend`) for a bot that names one of them.
  */
 
 const files = {
@@ -91,5 +90,5 @@ for (const [file, names] of Object.entries(files)) {
   }
 }
 
-// Bundlers look for it before they decide what a default import means.
+// Bundlers look for it to choose the meaning of a default import.
 Object.defineProperty(exports, '__esModule', { value: true })

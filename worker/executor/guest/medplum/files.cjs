@@ -1,11 +1,11 @@
-/** Content of Binary resources, and the resources that usually go with it. */
+/** Binary content and its usual resources. */
 
 const { answerBytes, ask, call, headerOf, isForeign, send, serverPath } = require('./requests.cjs')
 const { OperationOutcomeError, badRequest } = require('./outcomes.cjs')
 const { createReference } = require('./resources.cjs')
 const { ContentType } = require('./constants.cjs')
 
-/** Both forms of the SDK: one object, or data, filename and content type. */
+/** Accepts both forms of the SDK: one object, or data, filename and content type. */
 function readArguments([first, second, third, , fifth]) {
   const isOptions = typeof first === 'object' && first !== null && 'data' in first
   if (isOptions) return [first, second]
@@ -27,7 +27,10 @@ async function textOf(data) {
   return utf8Decode(bytesOf(data))
 }
 
-/** A clinical document is XML whose media type says more. http://www.hl7.org/implement/standards/product_brief.cfm?product_id=7 */
+/**
+ * A clinical document is XML with a specific media type.
+ * http://www.hl7.org/implement/standards/product_brief.cfm?product_id=7
+ */
 async function typeOf({ contentType, data }) {
   if (contentType !== ContentType.XML) return contentType
   const text = await textOf(data)
@@ -42,7 +45,7 @@ async function createAttachment(...given) {
   return { contentType, url: binary.url, title: file.filename }
 }
 
-/** The resource comes first, so that the Binary can be guarded by it. */
+/** The resource comes first, as the Binary's security context. */
 async function createMedia(medplum, { additionalFields, ...file }, options) {
   const content = { contentType: file.contentType }
   const draft = { resourceType: 'Media', status: 'preparation', content, ...additionalFields }
@@ -68,7 +71,7 @@ function guardedBy(resource, file) {
   return { ...file, securityContext: file.securityContext ?? createReference(resource) }
 }
 
-/** The encounter and the subject of a comment on the resource. */
+/** Returns the encounter and subject for a comment on the resource. */
 function aboutOf(resource) {
   const { resourceType, encounter, subject } = resource
   if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }
@@ -76,7 +79,7 @@ function aboutOf(resource) {
   return resourceType === 'Patient' ? { subject: createReference(resource) } : {}
 }
 
-/** A Communication about the resource, sent by the bot. */
+/** Creates a Communication about the resource, sent by the bot. */
 async function createComment(medplum, resource, text, options) {
   const profile = medplum.getProfile()
   const comment = {
@@ -91,13 +94,13 @@ async function createComment(medplum, resource, text, options) {
   return medplum.createResource(comment, options)
 }
 
-/** Both forms of the SDK: one object, or document, file name, table layouts and fonts. The answer is a Binary. */
+/** Accepts both forms of the SDK: one object, or document, file name, table layouts and fonts. Returns a Binary. */
 async function createPdf(first, ...others) {
   const [filename, tableLayouts, fonts] = others
   const isOptions = typeof first?.docDefinition === 'object'
   const given = isOptions ? first : { docDefinition: first, filename, tableLayouts, fonts }
   const pdf = require('../modules.cjs').libraryNamed('#pdf')
-  // The service looks for the name of this method in the code of a bot.
+  // The service looks for this method's name in bot code.
   if (pdf === undefined) throw new OperationOutcomeError(badRequest('PDF creation not enabled'))
   const data = await pdf.createPdf(given)
   const { filename: name, securityContext } = given
@@ -118,7 +121,7 @@ async function fetchForeign(url, options) {
   return { ...answer, encoding: 'base64' }
 }
 
-/** The content as a Blob. A signed address of another storage host goes through fetch. */
+/** Returns the content as a Blob. A signed URL of another storage host goes through fetch. */
 async function download(address, options) {
   const { Blob } = require('../web/blob.cjs')
   const url = String(address)

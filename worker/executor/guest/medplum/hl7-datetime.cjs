@@ -9,7 +9,7 @@ function offsetMinutes(text) {
   return (sign === '-' ? -1 : 1) * (Number(hours) * 60 + Number(minutes))
 }
 
-/** An HL7 timestamp as ISO text in UTC; `tzOffset` (`-0500`) counts where the text has none. Undefined for anything else. */
+/** Returns ISO text in UTC; `tzOffset` (`-0500`) is the default offset. Undefined for invalid text. */
 function parseHl7DateTime(text, options) {
   const match = dateTime.exec(typeof text === 'string' ? text.trim() : '')
   if (match === null) return undefined
@@ -17,7 +17,7 @@ function parseHl7DateTime(text, options) {
   const fraction = (match[7] ?? '').padEnd(3, '0').slice(0, 3)
   const local = `${year}-${month}-${day}T${hour}:${minute}:${second}.${fraction}Z`
   const time = new Date(local)
-  // The parser of dates rolls 30 February over to March; that is another day than the one sent.
+  // The date parser rolls 30 February over to March.
   if (Number.isNaN(time.getTime()) || time.toISOString() !== local) return undefined
   const offset = offsetMinutes(match[8] ?? options?.tzOffset)
   return new Date(time.getTime() - offset * 60_000).toISOString()

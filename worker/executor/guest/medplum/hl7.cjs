@@ -14,7 +14,7 @@ const ackTexts = {
   CR: 'Commit Reject',
 }
 
-/** A header may leave separators out; a missing one never splits anything. */
+/** A header may omit separators; a missing one never splits. */
 function split(text, separator) {
   return separator === '' ? [text] : text.split(separator)
 }
@@ -23,12 +23,10 @@ function isIndex(value) {
   return Number.isInteger(value) && value >= 0
 }
 
-/** Lengthens `list` until `index` exists. */
 function grow(list, index, make) {
   while (list.length <= index) list.push(make())
 }
 
-/** The separators of a message. */
 class Hl7Context {
   constructor(
     segmentSeparator = '\r',
@@ -56,7 +54,7 @@ class Hl7Context {
   }
 }
 
-/** MSH-1 is the character after the name, MSH-2 what stands before its next occurrence. */
+/** MSH-1 is the character after the name; MSH-2 is the text before its next occurrence. */
 function readContext(text) {
   const fieldSeparator = text.charAt(3)
   const encoding = fieldSeparator === '' ? '' : text.slice(4).split(/[\r\n]/, 1)[0]
@@ -79,19 +77,19 @@ class Hl7Field {
     )
   }
 
-  /** Component with the index from 0; kept for old bots. */
+  /** 0-based component; kept for old bots. */
   get(component, subcomponent, repetition = 0) {
     return this.getComponent(component + 1, subcomponent, repetition)
   }
 
-  /** Component from 1, subcomponent and repetition from 0; empty text when absent. */
+  /** 1-based component, 0-based subcomponent and repetition; empty text when absent. */
   getComponent(component, subcomponent, repetition = 0) {
     const text = this.components[repetition]?.[component - 1] ?? ''
     if (subcomponent === undefined) return text
     return split(text, this.context.subcomponentSeparator)[subcomponent] ?? ''
   }
 
-  /** Counts as `getComponent`; adds what is missing before it. False for an impossible index. */
+  /** Indexes as in `getComponent`; adds missing items before it. False for an invalid index. */
   setComponent(component, value, subcomponent, repetition = 0) {
     if (!isIndex(component - 1) || !isIndex(repetition)) return false
     if (subcomponent !== undefined && !isIndex(subcomponent)) return false
@@ -129,7 +127,7 @@ class Hl7Segment {
     return new Hl7Segment(split(String(text), context.fieldSeparator), context)
   }
 
-  /** Field by its place in the text, the name being 0; kept for old bots. */
+  /** 0-based position in the text, including the name; kept for old bots. */
   get(index) {
     return this.fields[index]
   }
@@ -157,7 +155,6 @@ class Hl7Segment {
     return true
   }
 
-  /** False when the segment does not have the field. */
   setComponent(field, component, value, subcomponent, repetition = 0) {
     if (this.name === 'MSH' && (field === 1 || field === 2)) return false
     const found = this.getField(field)
@@ -180,7 +177,7 @@ class Hl7Message {
 
   /** Reads ER7 text; segments may end in CR, LF or both. */
   static parse(source) {
-    // Files often start with a byte order mark, which belongs to the encoding and not to the text.
+    // Files often start with a byte order mark, which is not part of the text.
     const text = typeof source === 'string' ? source.replace(/^\ufeff/, '') : ''
     if (!text.startsWith('MSH')) throw new Error('Invalid HL7 message')
     const context = readContext(text)
@@ -211,7 +208,7 @@ class Hl7Message {
     return this.getAllSegments(name)
   }
 
-  /** Replaces a segment; a place beyond the end appends. The header stays first and the only one. */
+  /** Replaces a segment, or appends beyond the end. The header stays first and unique. */
   setSegment(index, segment) {
     const at =
       typeof index === 'number'

@@ -53,13 +53,13 @@ class OperationOutcomeError extends Error {
     this.outcome = value
   }
 
-  // The published library throws errors of a class of its own.
+  // The published library throws its own error class.
   static [Symbol.hasInstance](value) {
     return value instanceof Error && typeof value.outcome === 'object'
   }
 }
 
-/** Describes in words whatever was thrown. */
+/** Returns a message for any thrown value. */
 function normalizeErrorString(error) {
   if (!error) return unknownError
   if (typeof error === 'string') return error
@@ -69,7 +69,7 @@ function normalizeErrorString(error) {
   return JSON.stringify(error)
 }
 
-/** The outcome that was thrown or that the error carries; else one made of its words. */
+/** Returns the outcome thrown or carried by the error, or makes one from its message. */
 function normalizeOperationOutcome(error) {
   if (error instanceof OperationOutcomeError) return error.outcome
   if (isOperationOutcome(error)) return error

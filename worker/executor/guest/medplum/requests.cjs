@@ -1,6 +1,6 @@
 /**
- * How a bot's requests leave the isolate: one at a time through `host.call`, at most 20 under way,
- * the others wait their turn. Nothing here knows a token; the worker answers as the run's identity.
+ * Requests of a bot through `host.call`, at most 20 in flight. The isolate has no token: the worker uses the run's
+ * identity.
  */
 
 const { ContentType } = require('./constants.cjs')
@@ -11,10 +11,9 @@ const maxConcurrent = 20
 const fhirPath = 'fhir/R4/'
 const accept = 'application/fhir+json, */*; q=0.1'
 
-// An isolate serves many runs, one after the other. What a run left open is dropped with it.
+// An isolate serves runs in sequence; pending requests of a run are dropped at its end.
 let run = { host, context: undefined, open: 0, waiting: [] }
 
-/** Everything asked from now on belongs to this run. */
 function startRun(runHost, context) {
   run = { host: runHost, context, open: 0, waiting: [] }
 }
@@ -36,7 +35,6 @@ async function call(kind, request) {
     if (typeof answer.error === 'string') throw new OperationOutcomeError(badRequest(answer.error))
     return answer
   } finally {
-    // The next in line takes over this place, so the count stays.
     const next = own.waiting.shift()
     if (next === undefined) own.open--
     else next()
@@ -48,7 +46,6 @@ function isForeign(url) {
   return /^([a-z][a-z\d+.-]*:|\/\/)/i.test(url) && !url.startsWith(baseUrl())
 }
 
-/** Path as the bridge wants it: below `fhir/R4` without a slash, any other with one. */
 function serverPath(url) {
   const text = String(url)
   if (isForeign(text)) {
@@ -77,7 +74,7 @@ function bodyText(body, contentType) {
   return decimals.stringify(body)
 }
 
-/** As with the SDK, what is empty or false is no body. */
+/** Like the SDK, treats empty and false as no body. */
 async function encodeBody(given, contentType) {
   const body = typeof given?.arrayBuffer === 'function' ? await given.arrayBuffer() : given
   if (!body) return {}
@@ -123,12 +120,12 @@ function failure(answer) {
     const body = JSON.parse(text)
     if (isOperationOutcome(body)) return new OperationOutcomeError(body)
   } catch {
-    // Not JSON: the status and the words are all there is.
+    // Not JSON: only the status and the text are known.
   }
   return new OperationOutcomeError(badRequest(text || `HTTP status ${answer.status}`))
 }
 
-/** The raw answer; throws an OperationOutcomeError for a status from 400. */
+/** Returns the raw answer. Errors: OperationOutcomeError for a status from 400. */
 async function send(method, path, { body, contentType, options } = {}) {
   const headers = requestHeaders(body, contentType, options)
   const request = { method, path, headers, ...(await encodeBody(body, contentType)) }
@@ -137,12 +134,12 @@ async function send(method, path, { body, contentType, options } = {}) {
   return answer
 }
 
-/** The body of the answer: an object for JSON, else text; undefined when empty. */
+/** Returns an object for JSON, otherwise text; undefined when empty. */
 async function ask(method, path, request) {
   return parsed(await followed(await send(method, path, request), request?.options))
 }
 
-/** Where an answer says that there is more; the SDK looks in these places, too. */
+/** Returns the location of the result, in the same places as the SDK. */
 function placeOf(answer) {
   const named = headerOf(answer, 'content-location') || headerOf(answer, 'location')
   if (named) return named
@@ -150,7 +147,7 @@ function placeOf(answer) {
   return isOperationOutcome(body) ? body.issue?.[0]?.diagnostics : undefined
 }
 
-/** Does what the options of the SDK ask for when the answer is elsewhere, or not there yet. */
+/** Follows redirects and polls asynchronous jobs, as the SDK's options ask. */
 async function followed(answer, options) {
   const { status } = answer
   const isElsewhere =

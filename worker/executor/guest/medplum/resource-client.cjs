@@ -10,7 +10,7 @@ function refuse(text) {
   throw new OperationOutcomeError(badRequest(text))
 }
 
-/** An id stands in a path; encoding it keeps a hostile one from becoming another path. */
+/** Encodes an id, so that it cannot change the path. */
 function segment(value, name) {
   if (typeof value === 'string' && value !== '') return encodeURIComponent(value)
   return refuse(`The "${name}" parameter cannot be null, undefined, or an empty string.`)
@@ -39,15 +39,13 @@ function limited(query, count) {
   return params
 }
 
-/** The resources of a Bundle as an array that also holds the Bundle. */
+/** Returns the resources of a Bundle as an array that also has the Bundle. */
 function resourcesOf(bundle) {
   const resources = (bundle.entry ?? []).map((entry) => entry.resource)
   return Object.assign(resources, { bundle })
 }
 
 class ResourceClient {
-  // Plain HTTP, relative to the base address of the service.
-
   async get(url, options) {
     return ask('GET', serverPath(url), { options })
   }
@@ -67,8 +65,6 @@ class ResourceClient {
   async delete(url, options) {
     return ask('DELETE', serverPath(url), { options })
   }
-
-  // Resources.
 
   async createResource(resource, options) {
     return ask('POST', typeOf(resource), { body: resource, options })
@@ -132,8 +128,6 @@ class ResourceClient {
     if (!Array.isArray(type)) return this.searchOne(type, { url }, options)
     return this.searchOne('', { _type: type.join(','), url }, options)
   }
-
-  // Searches.
 
   async search(type, query, options) {
     return ask('GET', searchPath(type, query), { options })

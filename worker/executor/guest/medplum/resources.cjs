@@ -19,7 +19,6 @@ function isReference(value, resourceType) {
   )
 }
 
-/** `Patient/123` of a reference or a resource. */
 function getReferenceString(input) {
   if (isReference(input)) return input.reference
   return isResource(input) && typeof input.id === 'string'
@@ -39,14 +38,13 @@ function parseReference(reference) {
   return [type, id]
 }
 
-/** The id of a resource, or the one a reference names. */
 function resolveId(input) {
   if (!input) return undefined
   if (input.reference) return input.reference.split('/')[1]
   return input.id
 }
 
-/** By its kind; undefined or empty when that kind has no name. */
+/** Returns the name by resource type; undefined or empty when it has none. */
 function ownName(resource) {
   const { resourceType } = resource
   if (people.includes(resourceType)) return formatHumanName(resource.name?.[0])
@@ -61,7 +59,7 @@ function isConcept(value) {
   return Array.isArray(value?.coding) && value.coding.every(isCoding)
 }
 
-/** The name that a person uses for the resource; its reference when it has no name. */
+/** Returns a display name, or the reference without one. */
 function getDisplayString(resource) {
   const named = ownName(resource)
   if (named) return named
@@ -133,7 +131,7 @@ function addProfileToResource(resource, profileUrl) {
   return resource
 }
 
-/** Every item below with a linkId and answers, in the order of the document. */
+/** Returns all items with a linkId and answers, in document order. */
 function answeredItems(items) {
   return (items ?? []).flatMap((item) => {
     const own = item.linkId && item.answer?.length ? [item] : []
@@ -141,13 +139,13 @@ function answeredItems(items) {
   })
 }
 
-/** First answer by linkId; of a repeated item the last one counts. */
+/** Returns the first answer by linkId; of repeated items the last one counts. */
 function getQuestionnaireAnswers(response) {
   const items = answeredItems(response.item)
   return Object.fromEntries(items.map((item) => [item.linkId, item.answer[0]]))
 }
 
-/** All answers by linkId, those of repeated items together. */
+/** Returns all answers by linkId, merging repeated items. */
 function getAllQuestionnaireAnswers(response) {
   const answers = {}
   for (const item of answeredItems(response.item)) {

@@ -1,10 +1,10 @@
-/** Questions about plain values, copies and comparisons. */
+/** Checks, copies and comparisons of plain values. */
 
 const decimals = require('../decimals.cjs')
 
 const millisecondsPerDay = 86_400_000
 
-// The server changes these on each write, so they are no difference of content.
+// The server changes these on each write.
 const versionElements = ['versionId', 'lastUpdated', 'author']
 
 function isString(value) {
@@ -29,7 +29,7 @@ function deepClone(value) {
   return value === undefined ? undefined : decimals.parse(decimals.stringify(value))
 }
 
-/** Same content, empty and absent values alike; `meta` without version, time and author. */
+/** Compares content; empty equals absent, and `meta` excludes version, time and author. */
 function deepEquals(left, right, key = '') {
   if (left === right || (isEmpty(left) && isEmpty(right))) return true
   if (isEmpty(left) || isEmpty(right)) return false
@@ -67,7 +67,6 @@ function calculateAge(birthDate, endDate) {
   }
 }
 
-/** Waits for a number of milliseconds. */
 function sleep(ms) {
   return new Promise((resolve) => {
     setTimeout(resolve, ms)

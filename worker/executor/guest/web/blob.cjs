@@ -10,7 +10,7 @@ function partBytes(part) {
   return utf8Encode(part)
 }
 
-/** One copy of all parts behind each other. */
+/** Concatenates all parts into one copy. */
 function concatBytes(parts) {
   const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
   let at = 0

@@ -1,4 +1,4 @@
-/** Numbers in Node's Buffer: `readInt32LE`, `writeUIntBE` and their like. */
+/** Number methods of Node's Buffer, such as `readInt32LE`. */
 
 const { bytesOf } = require('./encoding.cjs')
 
@@ -45,7 +45,7 @@ function addFixed(prototype, [name, inView, size], suffix) {
   }
 }
 
-/** Their length is an argument, up to 6 bytes. */
+/** Methods with a length argument, up to 6 bytes. */
 function addVariable(prototype, isSigned, suffix) {
   const name = `${isSigned ? 'Int' : 'UInt'}${suffix}`
   const inOrder = (bytes) => (suffix === 'BE' ? bytes : bytes.slice().reverse())

@@ -64,7 +64,7 @@ function compareBytes(left, right) {
 }
 
 class Buffer extends Uint8Array {
-  /** Old code makes one of a text. */
+  /** Old code constructs a Buffer from text. */
   constructor(source, ...given) {
     if (typeof source === 'string') super(codec(given[0]).encode(source))
     else super(source, ...given)
@@ -132,7 +132,6 @@ class Buffer extends Uint8Array {
     return compareBytes(this, other)
   }
 
-  /** Shares the memory, other than the slice of typed arrays. */
   slice(start, end) {
     return this.subarray(start, end)
   }
@@ -185,7 +184,7 @@ Buffer.allocUnsafeSlow = Buffer.allocUnsafe
 Buffer.poolSize = 8192
 require('./buffer-numbers.cjs').addNumbers(Buffer.prototype)
 
-/** Node's module has more names than the class. */
+/** Node's module exports more than the class. */
 const kMaxLength = 2 ** 31 - 1
 const constants = { MAX_LENGTH: kMaxLength, MAX_STRING_LENGTH: 2 ** 29 - 24 }
 

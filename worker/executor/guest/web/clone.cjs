@@ -16,7 +16,7 @@ function cloneView(view, seen) {
   return new globalThis[name](buffer, view.byteOffset, view.length)
 }
 
-/** Things that copy in one step; undefined for containers. */
+/** Copies values without children; undefined for containers. */
 function cloneLeaf(value, seen) {
   if (value instanceof Date) return new Date(value.getTime())
   if (value instanceof RegExp) return new RegExp(value.source, value.flags)

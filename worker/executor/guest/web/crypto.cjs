@@ -1,4 +1,4 @@
-/** Web Crypto's digest and randomness, and the part of Node's crypto that web hooks need. */
+/** Web Crypto's digest and randomness, and the part of Node's crypto for webhooks. */
 
 const { base64Decode, base64Encode, bytesOf, utf8Encode } = require('./encoding.cjs')
 const { concatBytes } = require('./blob.cjs')
@@ -37,7 +37,7 @@ function getRandomValues(array) {
   return array
 }
 
-/** Collects data until the digest is asked for; `finish` turns base64 data into the digest. */
+/** Buffers data until the digest; `finish` turns base64 data into the digest. */
 function collector(finish) {
   const parts = []
   let done = false
@@ -70,7 +70,7 @@ function createHmac(algorithm, key) {
   return collector((data) => askBytes('hmac', { algorithm, key: secret, data }))
 }
 
-/** Looks at every byte, wherever the first difference is. */
+/** Constant time: compares every byte. */
 function timingSafeEqual(left, right) {
   const [one, two] = [bytesOf(left), bytesOf(right)]
   if (one.length !== two.length)
@@ -95,7 +95,7 @@ const subtle = {
 const webcrypto = {
   getRandomValues,
   randomUUID,
-  /** The one of the library, where the bot has it. */
+  /** Present only with the library. */
   get subtle() {
     return require('./modules.cjs').resolve('crypto').subtle ?? subtle
   },

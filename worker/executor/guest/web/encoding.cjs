@@ -2,7 +2,7 @@
 
 const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 const replacement = 0xfffd
-// Arguments of one call are limited; this many characters at once stay far below it.
+// Below the engine's limit on call arguments.
 const chunk = 8192
 
 let digits
@@ -16,7 +16,6 @@ function digitTable() {
   return digits
 }
 
-/** A view of anything that holds bytes. */
 function bytesOf(source) {
   if (source instanceof Uint8Array) return source
   if (source instanceof ArrayBuffer) return new Uint8Array(source)
@@ -155,7 +154,7 @@ function base64Encode(bytes) {
   return parts.join('') + text
 }
 
-/** Reads base64 and base64url, stops at padding and skips everything that is neither. */
+/** Reads base64 and base64url; stops at padding and skips other characters. */
 function base64Decode(text) {
   const table = digitTable()
   const bytes = new Uint8Array(Math.ceil((text.length * 3) / 4))
@@ -220,7 +219,7 @@ const labels = {
 // Meaning of the bytes 0x80 to 0x9f: https://encoding.spec.whatwg.org/index-windows-1252.txt
 const windows1252 = '€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ'
 
-/** Whole buffers only: `stream` is not kept between calls. */
+/** Whole buffers only: `stream` is ignored. */
 class TextDecoder {
   constructor(label = 'utf-8', options = {}) {
     const encoding = labels[String(label).trim().toLowerCase()]

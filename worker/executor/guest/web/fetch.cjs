@@ -120,7 +120,7 @@ class Response extends Body {
   }
 }
 
-/** Rejects as soon as the signal aborts; the answer that still comes is dropped. */
+/** Rejects when the signal aborts; a later answer is dropped. */
 function untilAborted(promise, signal) {
   if (signal === undefined || signal === null) return promise
   return new Promise((resolve, reject) => {
@@ -129,7 +129,7 @@ function untilAborted(promise, signal) {
   })
 }
 
-/** Performs the request; a failure of the network or a refusal is a TypeError with its cause. */
+/** Network errors and refusals are a TypeError with a cause. */
 async function fetch(input, init) {
   const request = new Request(input, init)
   const { bytes, type } = await readBody(request.body)

@@ -1,5 +1,4 @@
-/** FormData and its multipart form. https://www.rfc-editor.org/rfc/rfc7578 */
-
+/** FormData and its multipart encoding. https://www.rfc-editor.org/rfc/rfc7578 */
 const { Blob, File, concatBytes } = require('./blob.cjs')
 const { utf8Encode } = require('./encoding.cjs')
 
@@ -63,7 +62,7 @@ function quoted(text) {
   return `"${text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')}"`
 }
 
-/** The body as bytes and the content type that names its boundary. */
+/** Returns the body bytes and the content type with its boundary. */
 async function encodeFormData(form) {
   const boundary = `----botica${host.sync('uuid', '{}').replaceAll('-', '')}`
   const parts = []

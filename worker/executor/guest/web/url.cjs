@@ -125,7 +125,7 @@ class URLSearchParams {
   }
 }
 
-/** Replaces the pairs and tells the URL they belong to. */
+/** Replaces the pairs and updates the owning URL. */
 function change(params, pairs) {
   params[hidden].pairs = pairs
   params[hidden].changed?.(params.toString())
@@ -163,7 +163,7 @@ class URL {
     return this[hidden].parts.origin
   }
 
-  /** Lives with the URL: what changes in one shows in the other. */
+  /** Linked to the URL: changes show in both. */
   get searchParams() {
     const own = this[hidden]
     if (own.params === undefined) {
