@@ -13,7 +13,7 @@ import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { estimateStorage } from '../../shared/store/read/storage.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
-import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
+import { findPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
 import { listSubscriptionStates } from '../../shared/subscriptions/state.ts'
 import { readBody, readJson, readJsonObject } from '../http/body.ts'
 import { type Context, caller, type Web, writer } from '../http/context.ts'
@@ -336,7 +336,7 @@ async function pendingDeliveries(
   { projectId, id }: { readonly projectId: string; readonly id: string },
 ) {
   await administeredProject(principals, caller, projectId)
-  const found = await repository.withStore(createPendingDeliveries).list(caller, id)
+  const found = await repository.withStore((store) => findPendingDeliveries(store, caller, id))
   return {
     deliveries: found.map(({ type, resource, op, ...delivery }) => ({
       ...delivery,

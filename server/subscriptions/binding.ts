@@ -10,7 +10,7 @@ import { isObject } from '../../shared/fhir/resource.ts'
 import { narrowSession } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { contentId, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
-import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
+import { deliveredVersion, eventBody } from '../../shared/subscriptions/events.ts'
 import {
   FEATURE,
   FEATURE_OFF,
@@ -19,8 +19,8 @@ import {
   type SocketSubscription,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
 import {
-  createSocketSubscriptions,
   type SocketWatch,
+  visibleSubscription,
 } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 
 export interface Binding {
@@ -65,9 +65,9 @@ export async function bindSubscription(
   if (!isSuperAdmin && !project.features.includes(FEATURE)) return FEATURE_OFF
   const seen =
     subscription &&
-    (await services.repository
-      .withStore(createSocketSubscriptions)
-      .visibleVersion(principal, subscription.row, ['read']))
+    (await services.repository.withStore((store) =>
+      visibleSubscription(store, principal, subscription.row, ['read']),
+    ))
   if (subscription === undefined || seen === undefined) {
     return `Subscription/${subscriptionId} does not exist any more`
   }
@@ -93,7 +93,7 @@ export async function notificationFor(
 ): Promise<string | 'ended' | undefined> {
   const principal = await resolveBoundPrincipal(services, binding.claims, binding.address)
   if (principal === undefined) return 'ended'
-  const row = await services.repository.withStore(createEvents).deliveredVersion(notification)
+  const row = await services.repository.withStore((store) => deliveredVersion(store, notification))
   if (row === undefined || row.content === null) return undefined
   const waited = { terms: binding.terms, change: notification.change }
   const body = await eventBody(services, principal, row, waited)

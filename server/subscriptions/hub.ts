@@ -9,10 +9,7 @@ import {
   SOCKET_MESSAGES,
   type SocketNotification,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
-import {
-  createSocketSubscriptions,
-  renewSubscriptions,
-} from '../../shared/subscriptions/store-socket-subscriptions.ts'
+import { renewSubscriptions, watch } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
 /** A receiver of notifications, until `end`. */
@@ -168,7 +165,7 @@ export class Hub {
     const watches = bound.map(({ watch }) => watch)
     await Promise.all([
       renewSubscriptions(redis, subscriptions, LIVES_MS),
-      repository.withStore(createSocketSubscriptions).watch(watches, LIVES_MS),
+      repository.withStore(({ connection }) => watch(connection, watches, LIVES_MS)),
     ])
   }
 }

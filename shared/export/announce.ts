@@ -4,7 +4,7 @@ import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { jobPrincipal } from '../bots/async-jobs.ts'
 import { HttpError } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { createMaintenance } from '../jobs/upkeep/maintenance.ts'
+import { purge } from '../jobs/upkeep/maintenance.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { auditAgents } from '../request/admin-audit.ts'
 import { absoluteUrl } from '../request/reply.ts'
@@ -150,9 +150,9 @@ const KEPT_MS = 30 * 24 * 3_600_000
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
   await deleteOldExports(database, before)
-  await repository
-    .withStore(createMaintenance)
-    .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
+  await repository.withStore((store) =>
+    purge(store, systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before),
+  )
 }
 
 /** Principal of an export's caller, for steps without a request. */

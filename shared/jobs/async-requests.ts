@@ -42,7 +42,7 @@ import {
   type LeasedRequest,
   type StoredRequest,
 } from '../store/write/async-requests.ts'
-import { createMaintenance } from './upkeep/maintenance.ts'
+import { expungeResource, purge, reindexResource } from './upkeep/maintenance.ts'
 
 /** Waiting requests per Project: bundles are large and stored in the database. */
 const MOST_WAITING = 100
@@ -274,9 +274,9 @@ const KEPT_MS = 7 * 24 * 3_600_000
 /** Removes jobs and results after 7 days; returns the number of jobs. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
-  return await repository
-    .withStore(createMaintenance)
-    .purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
+  return await repository.withStore((store) =>
+    purge(store, systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before),
+  )
 }
 
 /** Reindexes one resource immediately (admins), or a type or all types by a worker (super admins). */
@@ -291,7 +291,7 @@ export const reindex: Operation = {
       if (!principal.isSuperAdmin) throw forbidden()
       return startUpkeep(call, 'reindex', principal.project.id)
     }
-    await services.repository.withStore(createMaintenance).reindex(principal, type, id)
+    await services.repository.withStore((store) => reindexResource(store, principal, type, id))
     return outcomeReply(200, allOk)
   },
 }
@@ -306,7 +306,7 @@ export const expunge: Operation = {
     const { repository } = services
     const everything = readInputs(call, [{ name: 'everything', kind: 'flag' }]).flag('everything')
     if (type !== 'Project' && !everything) {
-      await repository.withStore(createMaintenance).expunge(principal, type, id)
+      await repository.withStore((store) => expungeResource(store, principal, type, id))
       return outcomeReply(200, allOk)
     }
     if (!principal.isProjectAdmin) throw forbidden()

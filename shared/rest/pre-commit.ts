@@ -51,7 +51,7 @@ import { accountsGiven } from '../store/write/accounts.ts'
 import { mayWriteGuarded } from '../store/write/guards.ts'
 import { prepare, writtenRow } from '../store/write/prepare.ts'
 import { matchesCriteria, matchesForViewer, toCandidate } from '../subscriptions/event-match.ts'
-import { createEvents, eventBody } from '../subscriptions/events.ts'
+import { eventBody, visibleVersion } from '../subscriptions/events.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { acceptResource, mayAskBots } from './interaction.ts'
 
@@ -174,7 +174,8 @@ async function ask(context: FhirContext, asked: AskedWrite): Promise<BotAnswer |
   const { author, row } = found
   const skip = (reason: string) => logSkipped(services, found.subscription, reason)
   if (
-    (await repository.withStore(createEvents).visibleVersion(author.principal, row)) === undefined
+    (await repository.withStore((store) => visibleVersion(store, author.principal, row))) ===
+    undefined
   )
     return skip('access')
   const target = await findTarget(services, author, found.bot)

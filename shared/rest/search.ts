@@ -13,7 +13,6 @@ import { publishedBy } from '../fhir/published.ts'
 import { referenceTo } from '../fhir/resource.ts'
 import { WORDS } from '../fhir/searched-text.ts'
 import { parseView, type View } from '../fhir/view.ts'
-import { createMaintenance } from '../jobs/upkeep/maintenance.ts'
 import { versionText } from '../request/binary/attachments.ts'
 import { readForm } from '../request/negotiate.ts'
 import { absoluteUrl, textReply } from '../request/reply.ts'
@@ -25,6 +24,7 @@ import {
   type SearchRequest,
 } from '../search/language/search-request.ts'
 import { unescapeValue } from '../search/language/values.ts'
+import { ownJobProgress } from '../store/rows/upkeep-jobs.ts'
 import type { SearchPage, Version } from '../store/rows/version.ts'
 import { readSearch, readSearches } from './criteria.ts'
 import { type PageEntry, pageReply } from './interaction.ts'
@@ -379,7 +379,9 @@ async function unreadyIssues({ services, principal }: FhirContext, type: string)
   const unready = own.filter(({ isReady }) => !isReady).map(({ code }) => code)
   if (project.parameters?.fullText === 'indexing') unready.push(...WORDS)
   if (unready.length === 0) return []
-  const job = await services.repository.withStore(createMaintenance).ownIndexProgress(principal)
+  const job = await services.repository.withStore(({ connection }) =>
+    ownJobProgress(connection, project.number),
+  )
   const { seen = 0, total = 0 } = job ?? {}
   return unready.map((code) => {
     const text = `Search parameter ${code} is not ready: ${seen} of ${total} resources are indexed`

@@ -71,70 +71,67 @@ interface AwaitedChange {
 /** The version of a delivery. */
 export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
 
-export interface Events {
-  /** Matches the next changes of the outbox. One transaction; does nothing when empty. */
-  match(count: number, options: MatchOptions): Promise<MatchResult>
-  /** Settles receipts and leases due deliveries within the room. One transaction. */
-  leaseDue(room: WorkerCapacity, received: readonly Receipt[]): Promise<readonly Delivery[]>
-  /** Returns the version of a delivery, the last one for a deletion; undefined when expunged. */
-  deliveredVersion(delivery: VersionPlace): Promise<VersionRow | undefined>
-  /** Returns the current Subscription; undefined when no longer active. */
-  currentSubscription(delivery: Delivery): Promise<ActiveSubscription | undefined>
-  newestVersion(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /**
-   * Returns a version as visible to the Principal; undefined when hidden, or when the Principal cannot see that the
-   * change is one `waited` for.
-   */
-  visibleVersion(
-    principal: Principal,
-    row: VersionRow,
-    waited?: AwaitedChange,
-  ): Promise<Version | undefined>
-}
-
 const NOTHING: MatchResult = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-export function createEvents(store: StoreContext): Events {
-  return {
-    match: (count, options) =>
-      store.transact(async (inner) => {
-        const { events, taken, hasMore } = await lockOutboxEvents(inner.connection, count)
-        if (taken.length === 0) return { ...NOTHING, hasMore: false }
-        const matched = await matchTaken(inner, events, options)
-        await Promise.all([
-          addDeliveries(inner.connection, matched.deliveries),
-          matched.notifications.length > 0 && options.publish(matched.notifications),
-          deleteOutboxEvents(inner.connection, taken),
-        ])
-        return { events, ...matched, hasMore }
-      }, []),
-    leaseDue: (room, received) =>
-      store.transact(async ({ connection }) => {
-        // Shares a round trip.
-        const [, taken] = await Promise.all([
-          deliveriesReceived(connection, received),
-          room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
-        ])
-        return taken
-      }, TAKE_LOCKS),
-    deliveredVersion: (delivery) =>
-      readVersion(
-        store,
-        filedIn(delivery),
-        delivery,
-        delivery.ver - (delivery.change === 'delete' ? 1 : 0),
-      ),
-    async currentSubscription({ project, subscription: id, terms: ver }) {
-      return ver === undefined
-        ? undefined
-        : store.watchers.active(store.connection, { project, id, ver })
-    },
-    async newestVersion(delivery) {
-      const row = await readVersion(store, filedIn(delivery), delivery)
-      return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
-    },
-    visibleVersion: (principal, row, waited) => versionSeen(store, principal, row, waited),
-  }
+/** Matches the next changes of the outbox. One transaction; does nothing when empty. */
+export function matchEvents(
+  store: StoreContext,
+  count: number,
+  options: MatchOptions,
+): Promise<MatchResult> {
+  return store.transact(async (inner) => {
+    const { events, taken, hasMore } = await lockOutboxEvents(inner.connection, count)
+    if (taken.length === 0) return NOTHING
+    const matched = await matchTaken(inner, events, options)
+    await Promise.all([
+      addDeliveries(inner.connection, matched.deliveries),
+      matched.notifications.length > 0 && options.publish(matched.notifications),
+      deleteOutboxEvents(inner.connection, taken),
+    ])
+    return { events, ...matched, hasMore }
+  }, [])
+}
+
+/** Settles receipts and leases due deliveries within the room. One transaction. */
+export function leaseDue(
+  store: StoreContext,
+  room: WorkerCapacity,
+  received: readonly Receipt[],
+): Promise<readonly Delivery[]> {
+  return store.transact(async ({ connection }) => {
+    // Shares a round trip.
+    const [, taken] = await Promise.all([
+      deliveriesReceived(connection, received),
+      room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
+    ])
+    return taken
+  }, TAKE_LOCKS)
+}
+
+/** Returns the version of a delivery, the last one for a deletion; undefined when expunged. */
+export function deliveredVersion(
+  store: StoreContext,
+  delivery: VersionPlace,
+): Promise<VersionRow | undefined> {
+  const ver = delivery.ver - (delivery.change === 'delete' ? 1 : 0)
+  return readVersion(store, filedIn(delivery), delivery, ver)
+}
+
+/** Returns the current Subscription; undefined when no longer active. */
+export async function currentSubscription(
+  { connection, watchers }: StoreContext,
+  { project, subscription: id, terms: ver }: Delivery,
+): Promise<ActiveSubscription | undefined> {
+  return ver === undefined ? undefined : watchers.active(connection, { project, id, ver })
+}
+
+/** The newest version of the resource of a delivery and whether it is deleted. */
+export async function newestVersion(
+  store: StoreContext,
+  delivery: Delivery,
+): Promise<{ readonly ver: number; readonly isDeleted: boolean }> {
+  const row = await readVersion(store, filedIn(delivery), delivery)
+  return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
 }
 
 async function matchTaken(
@@ -207,11 +204,15 @@ async function watcherAt(
   return subscription && watcherFrom(watch.project, watch.id, subscription, own)
 }
 
-async function versionSeen(
+/**
+ * Returns a version as visible to the Principal; undefined when hidden, or when the Principal cannot see that the
+ * change is one `waited` for.
+ */
+export async function visibleVersion(
   store: StoreContext,
   principal: Principal,
   row: VersionRow,
-  waited: AwaitedChange | undefined,
+  waited?: AwaitedChange,
 ): Promise<Version | undefined> {
   if (!may(principal, typeName(row.type), 'read')) return undefined
   const [rulings] = await decideContents(store, principal, ['read'], [row])
@@ -261,9 +262,9 @@ export async function eventBody(
   row: VersionRow,
   waited?: AwaitedChange,
 ): Promise<string | undefined> {
-  const version = await services.repository
-    .withStore(createEvents)
-    .visibleVersion(principal, row, waited)
+  const version = await services.repository.withStore((store) =>
+    visibleVersion(store, principal, row, waited),
+  )
   if (version === undefined) return undefined
   const text = present(version, principal, true)
   if (version.type === 'Binary') return signBinary(services, principal, version, text)

@@ -13,27 +13,17 @@ import type { StoreContext } from '../store/rows/context.ts'
 import { makesEvents } from '../store/rows/event-rows.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
-import type { Version } from '../store/rows/version.ts'
 import { addResend } from './outbox.ts'
 import {
   listPendingDeliveries,
   type PendingDelivery,
   readSubscriptionState,
   redeliver as redeliverFailed,
-  type SubscriptionState,
 } from './state.ts'
 
-interface PendingDeliveries {
-  /** Matches the latest version again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
-  resend(principal: Principal, type: string, id: string, options: ResendOptions): Promise<void>
-  /** Makes failed deliveries of a period due again; returns their count. Errors: 403, 404. */
-  redeliver(principal: Principal, id: string, since: Date, until: Date): Promise<number>
-  list(principal: Principal, id: string): Promise<readonly PendingDelivery[]>
-  /** Errors: 404, 410. */
-  state(principal: Principal, id: string): Promise<SubscriptionReport>
-}
-
 interface ResendOptions {
+  readonly type: string
+  readonly id: string
   readonly interaction: Change
   /** Restricts the resend to this Subscription. */
   readonly subscription: string | undefined
@@ -41,69 +31,65 @@ interface ResendOptions {
   readonly verbose: boolean
 }
 
-interface SubscriptionReport {
-  readonly version: Version
-  /** Undefined before the first delivery. */
-  readonly state: SubscriptionState | undefined
+async function find(store: StoreContext, principal: Principal, type: string, id: string) {
+  const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+  if (found?.decisions.read === undefined) throw notFound()
+  return found.row
 }
 
-export function createPendingDeliveries(store: StoreContext): PendingDeliveries {
-  async function find(principal: Principal, type: string, id: string) {
-    const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
-    if (found?.decisions.read === undefined) throw notFound()
-    return found.row
-  }
+/** Errors: 404, 410. */
+async function findSubscription(store: StoreContext, principal: Principal, id: string) {
+  const row = await find(store, principal, SUBSCRIPTION, id)
+  if (row.content === null) throw gone()
+  return row
+}
 
-  async function findLive(principal: Principal, type: string, id: string) {
-    const row = await find(principal, type, id)
-    if (row.content === null) throw gone()
-    return row
+/** Matches the newest version again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
+export async function resendNewest(
+  store: StoreContext,
+  principal: Principal,
+  { type, id, interaction, subscription, verbose }: ResendOptions,
+): Promise<void> {
+  if (!principal.isProjectAdmin) throw forbidden()
+  if (!makesEvents(type)) throw badRequest(`Changes of ${type} are no events`)
+  const row = await find(store, principal, type, id)
+  const isDeleted = row.content === null
+  if (isDeleted && interaction !== 'delete') throw gone()
+  if (!isDeleted && interaction === 'delete') {
+    throw badRequest(`${type}/${id} is not deleted`, 'interaction')
   }
+  const only = subscription && (await findSubscription(store, principal, subscription)).id
+  const home = row.project === REGISTRY_PROJECT ? principal.project.number : row.project
+  const cause = { ...principal.cause, resend: { only, verbose } }
+  const isAdded = await addResend(store.connection, row, { home, change: interaction, cause })
+  if (!isAdded) throw preconditionFailed(`${type}/${id} has changed meanwhile`)
+  store.announce()
+}
 
-  return {
-    async resend(principal, type, id, { interaction, subscription, verbose }) {
-      if (!principal.isProjectAdmin) throw forbidden()
-      if (!makesEvents(type)) throw badRequest(`Changes of ${type} are no events`)
-      const row = await find(principal, type, id)
-      const isDeleted = row.content === null
-      if (isDeleted && interaction !== 'delete') throw gone()
-      if (!isDeleted && interaction === 'delete') {
-        throw badRequest(`${type}/${id} is not deleted`, 'interaction')
-      }
-      const only = subscription && (await findLive(principal, SUBSCRIPTION, subscription)).id
-      const project = row.project === REGISTRY_PROJECT ? principal.project.number : row.project
-      const cause = { ...principal.cause, resend: { only, verbose } }
-      const isAdded = await addResend(store.connection, row, {
-        home: project,
-        change: interaction,
-        cause,
-      })
-      if (!isAdded) throw preconditionFailed(`${type}/${id} has changed meanwhile`)
-      store.announce()
-    },
-    async redeliver(principal, id, since, until) {
-      if (!principal.isProjectAdmin) throw forbidden()
-      const row = await findLive(principal, SUBSCRIPTION, id)
-      const count = await redeliverFailed(store.connection, {
-        project: row.project,
-        id: row.id,
-        since,
-        until,
-      })
-      if (count > 0) store.announce()
-      return count
-    },
-    async list(principal, id) {
-      if (!principal.isProjectAdmin) throw forbidden()
-      const row = await findLive(principal, SUBSCRIPTION, id)
-      return await listPendingDeliveries(store.connection, row.project, row.id)
-    },
-    async state(principal, id) {
-      const row = await findLive(principal, SUBSCRIPTION, id)
-      const state = await readSubscriptionState(store.connection, row.project, row.id)
-      return { version: toVersion(row, id), state }
-    },
-  }
+/** Makes failed deliveries of a period due again; returns their count. Errors: 403, 404. */
+async function redeliverSince(
+  store: StoreContext,
+  principal: Principal,
+  id: string,
+  times: { readonly since: Date; readonly until: Date },
+): Promise<number> {
+  if (!principal.isProjectAdmin) throw forbidden()
+  const row = await findSubscription(store, principal, id)
+  const { project } = row
+  const count = await redeliverFailed(store.connection, { project, id: row.id, ...times })
+  if (count > 0) store.announce()
+  return count
+}
+
+/** Deliveries that wait or have failed. Errors: 403, 404, 410. */
+export async function findPendingDeliveries(
+  store: StoreContext,
+  principal: Principal,
+  id: string,
+): Promise<readonly PendingDelivery[]> {
+  if (!principal.isProjectAdmin) throw forbidden()
+  const row = await findSubscription(store, principal, id)
+  return await listPendingDeliveries(store.connection, row.project, row.id)
 }
 
 /** `$status` of a Subscription. https://hl7.org/fhir/uv/subscriptions-backport/ */
@@ -112,10 +98,11 @@ export const subscriptionStatus: Operation = {
   on: [{ type: SUBSCRIPTION, level: 'instance' }],
   methods: ['GET'],
   async run({ services, principal, id = '' }) {
-    const { version, state } = await services.repository
-      .withStore(createPendingDeliveries)
-      .state(principal, id)
-    const subscription = parseVersion(version)
+    const [row, state] = await services.repository.withStore(async (store) => {
+      const row = await findSubscription(store, principal, id)
+      return [row, await readSubscriptionState(store.connection, row.project, row.id)] as const
+    })
+    const subscription = parseVersion(toVersion(row, id))
     const { delivered = 0, failed = 0, waiting = 0 } = state ?? {}
     const error = subscription.error ?? state?.error ?? undefined
     return jsonReply(200, {
@@ -174,11 +161,14 @@ export const resend: Operation = {
     if (!/^(true|false)$/.test(String(verbose))) {
       throw badRequest('verbose must be true or false', 'verbose')
     }
-    await services.repository.withStore(createPendingDeliveries).resend(principal, type, id, {
+    const options = {
+      type,
+      id,
       interaction: change,
       subscription: subscription === undefined ? undefined : subscriptionId(subscription),
       verbose: String(verbose) === 'true',
-    })
+    }
+    await services.repository.withStore((store) => resendNewest(store, principal, options))
     return outcomeReply(200, allOk)
   },
 }
@@ -207,10 +197,9 @@ export const redeliver: Operation = {
     const since = instant('since', inputs.text('since')) ?? new Date(Date.now() - WEEK_MS)
     const until = instant('until', inputs.text('until')) ?? new Date()
     if (since > until) throw badRequest('since is after until', 'since')
-    const { repository } = call.services
-    const count = await repository
-      .withStore(createPendingDeliveries)
-      .redeliver(call.principal, call.id ?? '', since, until)
+    const count = await call.services.repository.withStore((store) =>
+      redeliverSince(store, call.principal, call.id ?? '', { since, until }),
+    )
     return jsonReply(200, {
       resourceType: 'Parameters',
       parameter: [{ name: 'count', valueInteger: count }],

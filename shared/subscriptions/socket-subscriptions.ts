@@ -22,12 +22,14 @@ import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Deletion, Version, WriteResult } from '../store/rows/version.ts'
 import type { Notification, VersionPlace } from './events.ts'
 import {
-  createSocketSubscriptions,
+  compose,
   dropSubscriptions,
   heldTexts,
   MOST_SOCKET_SUBSCRIPTIONS,
   type StoredSocketSubscription,
   storeSocketSubscription,
+  unwatch,
+  visibleSubscription,
 } from './store-socket-subscriptions.ts'
 
 export interface SocketSubscription extends StoredSocketSubscription {
@@ -65,9 +67,9 @@ export async function createSocketSubscription(
   if (project === undefined) {
     throw badRequest('No such Project', `${SUBSCRIPTION}.meta.project`)
   }
-  const row = await repository
-    .withStore(createSocketSubscriptions)
-    .compose({ ...principal, project }, subscription, id)
+  const row = await repository.withStore((store) =>
+    compose(store, { ...principal, project }, subscription, id),
+  )
   const membershipId = principal.membershipId ?? MISSING
   const text = JSON.stringify({ row, projectId, membershipId })
   const held = { id: row.id, projectId, membershipId, text }
@@ -86,11 +88,9 @@ export async function readSocketSubscription(
   id: string,
 ): Promise<Version | undefined> {
   const found = await findSocketSubscription(services, id)
-  return (
-    found &&
-    services.repository
-      .withStore(createSocketSubscriptions)
-      .visibleVersion(principal, found.row, ['read'])
+  if (found === undefined) return undefined
+  return services.repository.withStore((store) =>
+    visibleSubscription(store, principal, found.row, ['read']),
   )
 }
 
@@ -111,9 +111,11 @@ export async function deleteSocketSubscription(
   id: string,
 ): Promise<Deletion | undefined> {
   const found = await findSocketSubscription(services, id)
-  const sockets = services.repository.withStore(createSocketSubscriptions)
-  const seen = found && (await sockets.visibleVersion(principal, found.row, ['read', 'delete']))
-  if (found === undefined || seen === undefined) return undefined
+  if (found === undefined) return undefined
+  const seen = await services.repository.withStore((store) =>
+    visibleSubscription(store, principal, found.row, ['read', 'delete']),
+  )
+  if (seen === undefined) return undefined
   await forgetSocketSubscriptions(services, [found])
   return { ...seen, ver: seen.ver + 1, content: undefined, membership: undefined }
 }
@@ -141,7 +143,7 @@ async function storedOr<T extends Version>(
   }
 }
 
-/** Ignores the caller's access; see `visibleVersion`. */
+/** Ignores the caller's access; see `visibleSubscription`. */
 export async function findSocketSubscription(
   { redis }: Pick<Services, 'redis'>,
   id: string,
@@ -155,7 +157,8 @@ export async function forgetSocketSubscriptions(
   { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
   subscriptions: readonly StoredSocketSubscription[],
 ): Promise<void> {
-  await repository.withStore(createSocketSubscriptions).unwatch(subscriptions.map(({ id }) => id))
+  const ids = subscriptions.map(({ id }) => id)
+  await repository.withStore(({ connection }) => unwatch(connection, ids))
   await Promise.all([
     dropSubscriptions(redis, subscriptions),
     ...subscriptions.map(({ id }) => bus.publish(SOCKET_MESSAGES, 'end', id)),

@@ -32,44 +32,32 @@ export interface SocketWatch {
   readonly watched: string
 }
 
-interface SocketSubscriptions {
-  /** The row of the version, which nobody stores. Errors: 400, 403. */
-  compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
-  /** Returns the version as visible to a Principal with all `interactions` on it, otherwise undefined. */
-  visibleVersion(
-    principal: Principal,
-    row: VersionRow,
-    interactions: readonly Interaction[],
-  ): Promise<Version | undefined>
-  /** Matches changes from now on for `forMs`. One statement. */
-  watch(watches: readonly SocketWatch[], forMs: number): Promise<void>
-  unwatch(ids: readonly string[]): Promise<void>
+/** Returns the version as visible to a Principal with all `interactions` on it, otherwise undefined. */
+export async function visibleSubscription(
+  store: StoreContext,
+  principal: Principal,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+): Promise<Version | undefined> {
+  const type = typeName(row.type)
+  const isNear = principal.isSuperAdmin || principal.project.number === row.project
+  if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
+  const [rulings] = await decideContents(store, principal, interactions, [row])
+  if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
+  return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
 }
 
-export function createSocketSubscriptions(store: StoreContext): SocketSubscriptions {
-  return {
-    compose: (principal, subscription, id) => compose(store, principal, subscription, id),
-    async visibleVersion(principal, row, interactions) {
-      const type = typeName(row.type)
-      const isNear = principal.isSuperAdmin || principal.project.number === row.project
-      if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
-      const [rulings] = await decideContents(store, principal, interactions, [row])
-      if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
-      return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
-    },
-    watch: (watches, forMs) => watch(store.connection, watches, forMs),
-    async unwatch(ids) {
-      if (ids.length === 0) return
-      await store.connection.query({
-        name: 'socket-unwatch',
-        text: 'delete from active_subscription where id = any($1) and until is not null',
-        values: [ids],
-      })
-    },
-  }
+export async function unwatch(connection: Connection, ids: readonly string[]): Promise<void> {
+  if (ids.length === 0) return
+  await connection.query({
+    name: 'socket-unwatch',
+    text: 'delete from active_subscription where id = any($1) and until is not null',
+    values: [ids],
+  })
 }
 
-async function compose(
+/** The row of the version, which nobody stores. Errors: 400, 403. */
+export async function compose(
   store: StoreContext,
   principal: Principal,
   subscription: Resource,
@@ -108,7 +96,8 @@ async function compose(
   return writtenRow(prepared, new Date())
 }
 
-async function watch(
+/** Matches changes from now on for `forMs`. One statement. */
+export async function watch(
   connection: Connection,
   watches: readonly SocketWatch[],
   forMs: number,

@@ -1,7 +1,6 @@
 /** Finds ConceptMaps for a `$translate` without one. */
 import { tooCostly } from '../core/errors.ts'
 import { coreConceptMaps } from '../fhir/terminology.ts'
-import type { Connection } from '../postgres/statement.ts'
 import type { OperationCall } from '../request/request.ts'
 import type { Condition } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
@@ -36,8 +35,12 @@ export async function findMaps(
     return { conceptMap, owner: undefined }
   })
   for (const reader of await linkedReaders(services, principal, 'ConceptMap')) {
-    const mappedIn = repository.withStore(createMappedIn)
-    const imported = isByValueSet ? [] : await mappedIn(reader.project.id, search)
+    const { codes, reverse } = search
+    const imported = isByValueSet
+      ? []
+      : await repository.withStore(({ connection }) =>
+          mapsWithImported(connection, reader.project.id, { codes, reverse, limit: MOST_MAPS + 1 }),
+        )
     const conditions = isByValueSet ? byValueSets(search) : byCodes(search)
     const all = imported.length === 0 ? conditions : [...conditions, [condition('_id', imported)]]
     const pages = await Promise.all(
@@ -92,11 +95,4 @@ const TYPES = {
 function condition(code: string, values: readonly string[]): Condition {
   const type = Object.hasOwn(TYPES, code) ? TYPES[code as keyof typeof TYPES] : 'reference'
   return { code, type, modifier: undefined, values: [...new Set(values)].map(escapeValue) }
-}
-
-type MappedIn = (projectId: string, search: MapSearch) => Promise<readonly string[]>
-
-function createMappedIn({ connection }: { readonly connection: Connection }): MappedIn {
-  return (projectId, { codes, reverse }) =>
-    mapsWithImported(connection, projectId, { codes, reverse, limit: MOST_MAPS + 1 })
 }

@@ -17,7 +17,6 @@ import {
   type ValueSet,
 } from '../fhir/terminology.ts'
 import { withLinked } from '../identity/profiles.ts'
-import type { Connection } from '../postgres/statement.ts'
 import type { Services } from '../request/services.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findVersions } from '../store/lookups.ts'
@@ -26,7 +25,6 @@ import type { Version } from '../store/rows/version.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
 import { conceptOwner, listImported } from './store-concepts.ts'
-import { importedMappings } from './store-mappings.ts'
 
 /** A CodeSystem with its known concepts. */
 export interface CodeSource {
@@ -197,9 +195,10 @@ async function importOwner(
   resource: Resource,
 ): Promise<number | undefined> {
   const { resourceType, id, meta } = resource
-  if (meta?.project === undefined || id === undefined) return undefined
+  const { project } = meta ?? {}
+  if (project === undefined || id === undefined) return undefined
   const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
-  return repository.withStore(createImportedConcepts).owner(meta.project, type, id)
+  return repository.withStore(({ connection }) => conceptOwner(connection, project, type, id))
 }
 
 /** Returns undefined for an unstored resource. */
@@ -241,7 +240,9 @@ function sourceFrom(
     async list(query) {
       const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
-      const imported = await repository.withStore(createImportedConcepts).list(owner, query)
+      const imported = await repository.withStore(({ connection }) =>
+        listImported(connection, owner, query),
+      )
       const known = new Set(inside.concepts.map(({ code }) => code))
       return {
         concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],
@@ -269,27 +270,4 @@ export function parsedOnce(version: Version): Resource {
   const resource = parseVersion(version)
   kept.set(key, resource, { size })
   return resource
-}
-
-/** Reads imported rows on the caller's connection, which may be in a transaction. */
-type Bound<F> = F extends (connection: Connection, ...rest: infer Rest) => infer Result
-  ? (...rest: Rest) => Result
-  : never
-
-interface ImportedConcepts {
-  readonly owner: Bound<typeof conceptOwner>
-  readonly list: Bound<typeof listImported>
-  readonly mappings: Bound<typeof importedMappings>
-}
-
-export function createImportedConcepts({
-  connection,
-}: {
-  readonly connection: Connection
-}): ImportedConcepts {
-  return {
-    owner: (projectId, type, id) => conceptOwner(connection, projectId, type, id),
-    list: (owner, query) => listImported(connection, owner, query),
-    mappings: (owner, mapped) => importedMappings(connection, owner, mapped),
-  }
 }

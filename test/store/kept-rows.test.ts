@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { createMaintenance } from '../../shared/jobs/upkeep/maintenance.ts'
+import { reindexResource } from '../../shared/jobs/upkeep/maintenance.ts'
 import { until } from '../fixtures/botica.ts'
 import { waitingFor } from '../fixtures/store/held-rows.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
@@ -110,7 +110,7 @@ t.test('what is changed while it is reindexed is reindexed all the same', async 
         returning pg_backend_pid() as pid`,
       values,
     })
-    const work = repository.withStore(createMaintenance).reindex(member, 'Observation', id)
+    const work = repository.withStore((store) => reindexResource(store, member, 'Observation', id))
     await until(async () => (await waitingFor(database, own?.pid)).length > 0, WAIT_MS)
     return { work }
   })

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { createMaintenance } from '../../shared/jobs/upkeep/maintenance.ts'
+import { expungeResource } from '../../shared/jobs/upkeep/maintenance.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import { countStatements, failureStatus, openTestStore, system } from '../fixtures/store/store.ts'
 
@@ -86,9 +86,9 @@ t.test('a resource of the same version and id is known by its time', async (t) =
   await repository.update(member, aPatient({ id, name: [{ family: 'Old' }] }))
   // Times are in milliseconds.
   await database.query({ text: 'select pg_sleep(0.002)', values: [] })
-  await other
-    .withStore(createMaintenance)
-    .expunge({ ...member, isProjectAdmin: true }, 'Patient', id)
+  await other.withStore((store) =>
+    expungeResource(store, { ...member, isProjectAdmin: true }, 'Patient', id),
+  )
   await other.update(member, aPatient({ id, gender: 'female' }))
   await repository.patch(member, { type: 'Patient', id }, (now) => ({ ...now, active: true }))
   const { ver, resource } = await stored(id)

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { createEvents } from '../../shared/subscriptions/events.ts'
-import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
+import { matchEvents } from '../../shared/subscriptions/events.ts'
+import { resendNewest } from '../../shared/subscriptions/pending-deliveries.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 
@@ -23,18 +23,22 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
   )
   const told = async (verbose: boolean) => {
     const wish = { interaction: 'create', subscription: undefined, verbose } as const
-    await repository.withStore(createPendingDeliveries).resend(admin, 'Patient', id, wish)
+    await repository.withStore((store) =>
+      resendNewest(store, admin, { type: 'Patient', id, ...wish }),
+    )
     const found = new Map<string, boolean>()
-    const { deliveries } = await repository.withStore(createEvents).match(100, {
-      author: async () => admin,
-      sockets: async () => new Map(),
-      publish: async () => undefined,
-      skipped: (subscription) => t.fail(`${subscription} was skipped`),
-      compared(subscription, event, isPending) {
-        t.equal(event.id, id)
-        found.set(subscription, isPending)
-      },
-    })
+    const { deliveries } = await repository.withStore((store) =>
+      matchEvents(store, 100, {
+        author: async () => admin,
+        sockets: async () => new Map(),
+        publish: async () => undefined,
+        skipped: (subscription) => t.fail(`${subscription} was skipped`),
+        compared(subscription, event, isPending) {
+          t.equal(event.id, id)
+          found.set(subscription, isPending)
+        },
+      }),
+    )
     t.equal(deliveries.length, 1)
     return found
   }

@@ -22,7 +22,12 @@ import {
 } from '../../shared/store/rows/rows.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
-import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
+import {
+  currentSubscription,
+  eventBody,
+  newestVersion,
+  visibleVersion,
+} from '../../shared/subscriptions/events.ts'
 import { endedSubscriptions } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import {
@@ -50,7 +55,7 @@ export async function attemptDelivery(
   signal: AbortSignal,
 ): Promise<Attempted> {
   const { version: row } = delivery
-  const found = await services.repository.withStore(createEvents).currentSubscription(delivery)
+  const found = await services.repository.withStore((store) => currentSubscription(store, delivery))
   const reference =
     row?.content == null ? '' : `${typeName(delivery.type)}/${contentId(row.content)}`
   if (found === undefined) {
@@ -96,9 +101,9 @@ async function send(task: Task): Promise<Sent> {
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, message(text), signal)
   }
-  const isSeen = await services.repository
-    .withStore(createEvents)
-    .visibleVersion(author.principal, task.row)
+  const isSeen = await services.repository.withStore((store) =>
+    visibleVersion(store, author.principal, task.row),
+  )
   if (isSeen === undefined) return stopped('access')
   const target = await findTarget(services, author, hook.bot)
   if (!isBotTarget(target)) return missingTargetResult(target)
@@ -111,9 +116,9 @@ async function send(task: Task): Promise<Sent> {
 }
 
 async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
-  const { ver, isDeleted } = await services.repository
-    .withStore(createEvents)
-    .newestVersion(delivery)
+  const { ver, isDeleted } = await services.repository.withStore((store) =>
+    newestVersion(store, delivery),
+  )
   return ver > delivery.ver || (isDeleted && delivery.change !== 'delete')
 }
 

@@ -13,7 +13,7 @@ import {
   releaseDelivery,
   retryDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
-import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
+import { leaseDue, type MatchOptions, matchEvents } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
@@ -87,7 +87,7 @@ class Deliverer {
       ? { hooks: 0, bots: 0 }
       : { hooks: HOOKS - hooks, bots: config.workerConcurrency - bots }
     const taken = await this.#receipts.settle(
-      (received) => repository.withStore(createEvents).leaseDue(room, received),
+      (received) => repository.withStore((store) => leaseDue(store, room, received)),
       this.#isClosing,
     )
     for (const delivery of taken) this.#start(delivery)
@@ -324,7 +324,7 @@ export async function startEvents(
   const matching = startLoop(
     { log, name: 'The match of changes', everyMs: SWEEP_MS, level: 'error' },
     async () => {
-      const matched = await repository.withStore(createEvents).match(BATCH, options)
+      const matched = await repository.withStore((store) => matchEvents(store, BATCH, options))
       metrics.matched(matched)
       if (matched.deliveries.length > 0) deliveries.wake()
       return matched.hasMore

@@ -5,7 +5,11 @@ import { readAllLanes } from '../../../shared/bots/stats.ts'
 import { badRequest, forbidden, withExpression } from '../../../shared/core/errors.ts'
 import { isResourceType, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { completedJob, startUpkeep } from '../../../shared/jobs/async-requests.ts'
-import { createMaintenance } from '../../../shared/jobs/upkeep/maintenance.ts'
+import {
+  purge as purgeRows,
+  restartSchedules,
+  stopSchedule,
+} from '../../../shared/jobs/upkeep/maintenance.ts'
 import { appliedMigrations, queueDepths } from '../../../shared/jobs/upkeep/upkeep.ts'
 import { readMails } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
@@ -95,8 +99,10 @@ export async function purge(
   fields.check()
   const isDate = /^\d{4}-\d{2}-\d{2}/.test(before) && !Number.isNaN(Date.parse(before))
   if (!isDate) throw badRequest('before must be a date of ISO 8601', 'before')
-  const maintenance = services.repository.withStore(createMaintenance)
-  return { purged: await maintenance.purge(principal, type ?? '', new Date(before)) }
+  const purged = await services.repository.withStore((store) =>
+    purgeRows(store, principal, type ?? '', new Date(before)),
+  )
+  return { purged }
 }
 
 /** The Bot does not run by itself any more, until its schedule changes. Errors: 400. */
@@ -107,12 +113,13 @@ export async function removeBotSchedule(
   const fields = new Fields(body)
   const id = fields.requiredText('botId', 'Bot ID is required')
   fields.check()
-  await services.repository.withStore(createMaintenance).removeSchedule(principal, id)
+  await services.repository.withStore((store) => stopSchedule(store, principal, id))
 }
 
 /** Plans all Bots that run by themselves anew. */
 export async function reloadCron(call: SuperCall): Promise<FhirReply> {
-  await call.services.repository.withStore(createMaintenance).rebuildSchedules(call.principal)
+  const { services, principal } = call
+  await services.repository.withStore((store) => restartSchedules(store, principal))
   return await completedJob(call)
 }
 

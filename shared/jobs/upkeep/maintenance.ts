@@ -1,4 +1,4 @@
-/** Reindex and expunge with access checks. */
+/** Reindex and expunge as a Principal: who may, where, and what a step of expunge removes. */
 
 import { readDecided } from '../../access/decisions/decide.ts'
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
@@ -7,126 +7,98 @@ import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { BOT, deleteScheduleRow, rebuildSchedules } from '../../bots/schedules.ts'
 import { badRequest, forbidden, forbiddenByPlatform, gone, notFound } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Connection } from '../../postgres/statement.ts'
-import {
-  indexOwnNext,
-  type OwnIndexProgress,
-  type OwnIndexStep,
-} from '../../store/reindex/custom-parameters-index.ts'
 import { type ReindexPosition, reindexPage, rewrite } from '../../store/reindex/reindex.ts'
 import { readRow, type StoreContext } from '../../store/rows/context.ts'
 import { SEARCH_PARAMETER } from '../../store/rows/custom-parameters.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
+import { addOwnParametersJob } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { removeProjectPart, removeResource, removeTypePart } from './removal.ts'
 
+/** The resources that are indexed anew. */
 export interface ReindexScope {
+  /** Undefined: all types. */
   readonly type: string | undefined
+  /** A search that means some of them. */
   readonly filter: string | undefined
-  /** PostgreSQL timestamp; skips resources written before it. */
+  /** Resources that were written before are left alone; a time as PostgreSQL reads it. */
   readonly since?: string
 }
 
+/** Where a reindex of all Projects stands. */
 export interface ReindexProgress {
   readonly project: number
   readonly after: ReindexPosition | undefined
 }
 
-export interface Maintenance {
-  /** Errors: 403 unless an admin, 404, 410. */
-  reindex(principal: Principal, type: string, id: string): Promise<void>
-  /** Reindexes the next `count` resources over all Projects; undefined when done. Errors: 400, 403. */
-  reindexNext(
-    principal: Principal,
-    scope: ReindexScope,
-    from: ReindexProgress | undefined,
-    count: number,
-  ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
-  /** Indexes the next `count` resources of a Project by its current search parameters. Errors: 403. */
-  indexOwnNext(
-    principal: Principal,
-    project: number,
-    from: OwnIndexProgress | undefined,
-    count: number,
-  ): Promise<OwnIndexStep>
-  /** Returns the progress of indexing in the Principal's Project; undefined when done. */
-  ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
-  /** Removes a live or deleted resource and its history. Errors: 403 unless an admin, 404. */
-  expunge(principal: Principal, type: string, id: string): Promise<Version>
-  /** Expunges resources last changed before a time, in all Projects; returns their number. Errors: 403. */
-  purge(principal: Principal, type: string, before: Date): Promise<number>
-  /** Returns the next `count` live resources of a Project, without registry resources. Errors: 403, 404. */
-  scan(
-    principal: Principal,
-    projectId: string,
-    after: ScanPosition | undefined,
-    count: number,
-  ): Promise<ScanPage>
-  /** Stops the Bot's schedule until it is changed. Errors: 403. */
-  removeSchedule(principal: Principal, botId: string): Promise<void>
-  /** Recomputes the schedules of all Bots. Errors: 403. */
-  rebuildSchedules(principal: Principal): Promise<void>
-  /** Removes the next rows of a whole Project and finally the Project; false when done. Errors: 400, 403. */
-  expungeProject(principal: Principal, projectId: string): Promise<boolean>
+/** Errors: 403 unless an admin, 404, 410. */
+export async function reindexResource(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<void> {
+  requireAdmin(principal, type)
+  const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+  if (found?.decisions.read === undefined) throw notFound()
+  const { row } = found
+  if (row.content === null) throw gone()
+  const own = await store.ownParameters.now(store.connection, row.project)
+  await rewrite(store, row.project, [row], own)
 }
 
-export function createMaintenance(store: StoreContext): Maintenance {
-  return {
-    async reindex(principal, type, id) {
-      requireAdmin(principal, type)
-      const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
-      if (found?.decisions.read === undefined) throw notFound()
-      const { row } = found
-      if (row.content === null) throw gone()
-      const own = await store.ownParameters.now(store.connection, row.project)
-      await rewrite(store, row.project, [row], own)
-    },
-    async reindexNext(principal, scope, from, count) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      const isNext = from?.after === undefined
-      const project = isNext ? await nextProject(store, from, scope.type) : from.project
-      if (project === undefined) return undefined
-      const after = from?.after
-      const own = await store.ownParameters.now(store.connection, project)
-      const { seen, next } = await reindexPage(store, { project, own, ...scope, after, count })
-      return { seen, progress: { project, after: next } }
-    },
-    async indexOwnNext(principal, project, from, count) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      return indexOwnNext(store, project, from, count)
-    },
-    ownIndexProgress: ({ project }) => ownJobProgress(store.connection, project.number),
-    async expunge(principal, type, id) {
-      requireAdmin(principal, type)
-      requirePurger(principal, type)
-      await requireDeletable(store, principal, type, id)
-      return expunge(store, principal, type, id)
-    },
-    async purge(principal, type, before) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      return await purgeAll(store, type, before)
-    },
-    async scan(principal, projectId, after, count) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      const rowId = store.keys.rowId('Project', projectId)
-      const number = await store.tenants.projectNumber(store.connection, rowId)
-      if (number === undefined) throw notFound()
-      return await scanPage(store.connection, number, after, count)
-    },
-    async removeSchedule(principal, botId) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      await deleteScheduleRow(store.connection, store.keys.rowId(BOT, botId))
-    },
-    async rebuildSchedules(principal) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      await rebuildSchedules(store.connection)
-    },
-    async expungeProject(principal, projectId) {
-      if (!principal.isSuperAdmin) throw forbidden()
-      return await expungeProject(store, principal, projectId)
-    },
+interface ReindexStep {
+  readonly scope: ReindexScope
+  readonly from: ReindexProgress | undefined
+  readonly count: number
+}
+
+/** The next `count` resources of all Projects; undefined when all are done. Errors: 400, 403. */
+export async function reindexNext(
+  store: StoreContext,
+  principal: Principal,
+  { scope, from, count }: ReindexStep,
+): Promise<ReindexProgress | undefined> {
+  requireSuperAdmin(principal)
+  const isNext = from?.after === undefined
+  const project = isNext ? await nextProject(store, from, scope.type) : from.project
+  if (project === undefined) return undefined
+  const after = from?.after
+  const own = await store.ownParameters.now(store.connection, project)
+  const { next } = await reindexPage(store, { project, own, ...scope, after, count })
+  return { project, after: next }
+}
+
+/** Removes the resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
+export async function expungeResource(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<Version> {
+  requireAdmin(principal, type)
+  // The audit trail outlives what administrators of a Project do.
+  if (type === 'AuditEvent' && !principal.isSuperAdmin) {
+    throw forbiddenByPlatform('An AuditEvent is expunged by super admins alone')
   }
+  await requireDeletable(store, principal, type, id)
+  return expunge(store, principal, type, id)
+}
+
+/** The Bot does not run by itself any more, until its schedule changes. Errors: 403. */
+export async function stopSchedule(
+  store: StoreContext,
+  principal: Principal,
+  botId: string,
+): Promise<void> {
+  requireSuperAdmin(principal)
+  await deleteScheduleRow(store.connection, store.keys.rowId(BOT, botId))
+}
+
+/** Plans all Bots that run by themselves anew. Errors: 403. */
+export async function restartSchedules(store: StoreContext, principal: Principal): Promise<void> {
+  requireSuperAdmin(principal)
+  await rebuildSchedules(store.connection)
 }
 
 /** Errors: 403, 404. */
@@ -143,7 +115,14 @@ async function requireDeletable(
   if (found.decisions.delete === undefined) throw forbidden()
 }
 
-async function purgeAll(store: StoreContext, type: string, before: Date): Promise<number> {
+/** Expunges resources last changed before a time, in all Projects; returns how many. Errors: 403. */
+export async function purge(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  before: Date,
+): Promise<number> {
+  requireSuperAdmin(principal)
   let purged = 0
   let project = await nextProject(store, undefined)
   while (project !== undefined) {
@@ -154,11 +133,13 @@ async function purgeAll(store: StoreContext, type: string, before: Date): Promis
   return purged
 }
 
-async function expungeProject(
+/** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
+export async function expungeProject(
   store: StoreContext,
   principal: Principal,
   projectId: string,
 ): Promise<boolean> {
+  requireSuperAdmin(principal)
   if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
     throw badRequest('This Project cannot be expunged')
   }
@@ -170,18 +151,17 @@ async function expungeProject(
   return false
 }
 
-/** Project administrators must not remove the audit trail. */
-function requirePurger(principal: Principal, type: string): void {
-  if (type !== 'AuditEvent' || principal.isSuperAdmin) return
-  throw forbiddenByPlatform('An AuditEvent is expunged by super admins alone')
+function requireSuperAdmin({ isSuperAdmin }: Principal): void {
+  if (!isSuperAdmin) throw forbidden()
 }
 
+/** Users, Projects and the like are for super admins. */
 function requireAdmin(principal: Principal, type: string): void {
   const isEnough = REGISTRY_TYPES.has(type) ? principal.isSuperAdmin : principal.isProjectAdmin
   if (!isEnough) throw forbidden()
 }
 
-/** Returns the next Project after `from`; with a type, the next that stores it. */
+/** The one behind `from`; of a type, the next that has resources of it. */
 async function nextProject(
   { connection }: StoreContext,
   from: ReindexProgress | undefined,
@@ -206,6 +186,7 @@ async function nextProject(
   return row?.project
 }
 
+/** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
 async function expunge(
   store: StoreContext,
   principal: Principal,
@@ -220,22 +201,31 @@ async function expunge(
 }
 
 /** The last row of a page. */
-interface ScanPosition {
+export interface ScanPosition {
   readonly type: string
+  /** Row id. */
   readonly id: string
 }
 
 interface ScanPage {
   readonly versions: readonly Version[]
+  /** Undefined at the end. */
   readonly next: ScanPosition | undefined
 }
 
-async function scanPage(
-  connection: Connection,
-  project: number,
-  after: ScanPosition | undefined,
-  count: number,
+/**
+ * The next `count` live resources of a Project; those of the registry are not among them. Two statements. Errors: 403,
+ * 404.
+ */
+export async function scanProject(
+  { connection, keys, tenants }: StoreContext,
+  principal: Principal,
+  projectId: string,
+  { after, count }: { readonly after: ScanPosition | undefined; readonly count: number },
 ): Promise<ScanPage> {
+  requireSuperAdmin(principal)
+  const project = await tenants.projectNumber(connection, keys.rowId('Project', projectId))
+  if (project === undefined) throw notFound()
   const rows = await connection.query<VersionRow>({
     name: 'scan',
     text: `select ${versionColumns('v')} from (

@@ -8,7 +8,7 @@ import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { acceptRequest } from '../../jobs/async-requests.ts'
-import { createMaintenance, type Maintenance } from '../../jobs/upkeep/maintenance.ts'
+import { expungeProject, type ScanPosition, scanProject } from '../../jobs/upkeep/maintenance.ts'
 import { newSecret, systemPrincipalFor } from '../../projects/provision.ts'
 import {
   openContent,
@@ -72,7 +72,7 @@ async function cloneProject(
     return project
   } catch (error) {
     await undo()
-    while (await services.repository.withStore(createMaintenance).expungeProject(caller, newId));
+    while (await services.repository.withStore((store) => expungeProject(store, caller, newId)));
     throw error
   }
 }
@@ -97,9 +97,11 @@ async function* pagesOf(
       cursor = page.next
     } while (cursor !== undefined)
   }
-  let after: Parameters<Maintenance['scan']>[2]
+  let after: ScanPosition | undefined
   do {
-    const page = await repository.withStore(createMaintenance).scan(system, projectId, after, PAGE)
+    const page = await repository.withStore((store) =>
+      scanProject(store, system, projectId, { after, count: PAGE }),
+    )
     yield page.versions
     after = page.next
   } while (after !== undefined)

@@ -15,13 +15,9 @@ import {
   texts,
   validateSent,
 } from '../../terminology/codes.ts'
-import {
-  createImportedConcepts,
-  type FoundMap,
-  foundMap,
-  type Terminology,
-} from '../../terminology/find.ts'
+import { type FoundMap, foundMap, type Terminology } from '../../terminology/find.ts'
 import { findMaps } from '../../terminology/find-maps.ts'
+import { importedMappings } from '../../terminology/store-mappings.ts'
 
 interface Match {
   readonly equivalence: string
@@ -227,9 +223,9 @@ async function importedIn(
   { codes, reverse }: Translation,
 ): Promise<readonly Match[]> {
   if (owner === undefined) return []
-  const rows = await services.repository
-    .withStore(createImportedConcepts)
-    .mappings(owner, { codes, reverse })
+  const rows = await services.repository.withStore(({ connection }) =>
+    importedMappings(connection, owner, { codes, reverse }),
+  )
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,

@@ -10,13 +10,18 @@ import { type Compartment, resourceTypes } from '../../../shared/fhir/definition
 import { actingSession } from '../../../shared/identity/principals.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
 import {
-  createMaintenance,
+  expungeProject,
+  expungeResource,
   type ReindexProgress,
   type ReindexScope,
+  reindexNext,
 } from '../../../shared/jobs/upkeep/maintenance.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { checkIndexRevision, settleIndexRevision } from '../../../shared/store/migrate.ts'
-import type { OwnIndexProgress } from '../../../shared/store/reindex/custom-parameters-index.ts'
+import {
+  indexOwnNext,
+  type OwnIndexProgress,
+} from '../../../shared/store/reindex/custom-parameters-index.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { SEARCH_PARAMETER } from '../../../shared/store/rows/custom-parameters.ts'
 import {
@@ -33,6 +38,7 @@ import {
   saveProgress,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
+import type { Version } from '../../../shared/store/rows/version.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
@@ -148,10 +154,10 @@ const reindexStep: Step = async ({ repository }, principal, { input }, progress)
   const types = input.type?.split(',') ?? [undefined]
   const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
   const scope = { type: types[place], filter: input.filter }
-  const done = await repository
-    .withStore(createMaintenance)
-    .reindexNext(principal, scope, from, STEP)
-  if (done !== undefined) return { place, from: done.progress }
+  const next = await repository.withStore((store) =>
+    reindexNext(store, principal, { scope, from, count: STEP }),
+  )
+  if (next !== undefined) return { place, from: next }
   return place + 1 < types.length ? { place: place + 1 } : undefined
 }
 
@@ -159,7 +165,7 @@ const expungeStep: Step = async ({ repository }, principal, { input }, progress)
   const { type = '', id = '', projectId } = input
   if (type === 'Project') {
     return (
-      (await repository.withStore(createMaintenance).expungeProject(principal, projectId)) ||
+      (await repository.withStore((store) => expungeProject(store, principal, projectId))) ||
       undefined
     )
   }
@@ -194,10 +200,11 @@ async function expungeMembers(
     after: undefined,
   })
   const [own, ...members] = page.versions
-  const maintenance = repository.withStore(createMaintenance)
-  for (const member of members) await maintenance.expunge(principal, member.type, member.id)
+  const remove = ({ type, id }: Version) =>
+    repository.withStore((store) => expungeResource(store, principal, type, id))
+  for (const member of members) await remove(member)
   if (members.length > 0) return true
-  if (own !== undefined) await maintenance.expunge(principal, own.type, own.id)
+  if (own !== undefined) await remove(own)
   return undefined
 }
 
@@ -221,9 +228,9 @@ async function indexOwn(
 ): Promise<Outcome> {
   let progress = (job.progress ?? undefined) as OwnIndexProgress | undefined
   while (!signal.aborted) {
-    const step = await repository
-      .withStore(createMaintenance)
-      .indexOwnNext(system, job.project, progress, STEP)
+    const step = await repository.withStore((store) =>
+      indexOwnNext(store, job.project, progress, STEP),
+    )
     if (step.kind === 'done') return (await endOwnJob(database, job)) ? 'done' : 'lost'
     const wasReady = progress?.isReady === true
     progress = step.progress
@@ -261,12 +268,14 @@ async function indexAll(
   while (!signal.aborted) {
     const { at, isLate } = progress
     const scope = isLate ? { ...EVERYTHING, since: progress.since } : EVERYTHING
-    const next = await repository.withStore(createMaintenance).reindexNext(system, scope, at, STEP)
+    const next = await repository.withStore((store) =>
+      reindexNext(store, system, { scope, from: at, count: STEP }),
+    )
     if (next === undefined && isLate) {
       await settleIndexRevision(database)
       return (await endOwnJob(database, job)) ? 'done' : 'lost'
     }
-    progress = { ...progress, at: next?.progress, isLate: isLate || next === undefined }
+    progress = { ...progress, at: next, isLate: isLate || next === undefined }
     if (!(await saveProgress(database, job, progress))) return 'lost'
     if (next !== undefined) continue
     return (await deferOwnJob(database, job, LATE_MS)) ? 'postponed' : 'lost'
