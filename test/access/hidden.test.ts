@@ -170,7 +170,7 @@ t.test('shows the elements of a version that both entries show', async (t) => {
   t.match(seen, { status: 200, body: { gender: 'male', telecom: undefined } })
 })
 
-t.test('takes no longer to answer when elements are hidden', async (t) => {
+t.test('rejects Subscriptions whose criteria use hidden elements', async (t) => {
   const member = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', hiddenFields: ['telecom'] },

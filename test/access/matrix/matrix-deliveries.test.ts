@@ -70,7 +70,7 @@ t.test('limits deliveries of Subscriptions to the policy', async (t) => {
   }
 })
 
-t.test('reveals nothing hidden through delays', async (t) => {
+t.test('evaluates criteria of Subscriptions on visible elements only', async (t) => {
   const expression = (text: string) => ({
     extension: [extension('fhir-path-criteria-expression', text)],
   })

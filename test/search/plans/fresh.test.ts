@@ -100,7 +100,7 @@ t.test('plans as a new process does after an ANALYZE', async (t) => {
   t.equal(await driverOf(before, early, ONE), 'keys', 'for few')
 })
 
-t.test('notices an ANALYZE by autovacuum', async (t) => {
+t.test('notices an ANALYZE by another session', async (t) => {
   await load(late)
   await database.query({ text: 'analyze resource', values: [] })
   await until(async () => (await driverOf(before, late, ONE)) === 'keys', PATIENCE_MS)
