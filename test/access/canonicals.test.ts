@@ -24,13 +24,13 @@ const WAYS = [
   'Questionnaire?_revinclude=QuestionnaireResponse:questionnaire',
 ]
 
-/** Questionnaires and answers that a way tells to belong together. */
+/** Returns the questionnaires and answers that an access path links. */
 const isTold = (way: string, text: string) =>
   way.startsWith('QuestionnaireResponse?_include') || way.includes('_revinclude')
     ? text.includes(asked.id) && text.includes(answer.id)
     : text.includes(way.startsWith('Questionnaire?') ? asked.id : answer.id)
 
-t.test('each way leads from one to the other for who sees the url', async (t) => {
+t.test('follows canonicals in both directions for callers who see the url', async (t) => {
   const { client } = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
   for (const way of WAYS) {
     const { status, text } = await client.get(way)
@@ -38,7 +38,7 @@ t.test('each way leads from one to the other for who sees the url', async (t) =>
   }
 })
 
-t.test('none does where the url is hidden', async (t) => {
+t.test('follows no canonical where the url is hidden', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'QuestionnaireResponse' },
@@ -53,7 +53,7 @@ t.test('none does where the url is hidden', async (t) => {
   }
 })
 
-t.test('nor is a deletion looked for by it', async (t) => {
+t.test('does not check references to a hidden url on delete', async (t) => {
   const way =
     'Questionnaire?_deleted=true&_has:QuestionnaireResponse:questionnaire:status=completed'
   const open = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
@@ -66,7 +66,7 @@ t.test('nor is a deletion looked for by it', async (t) => {
   t.equal((await client.get(way)).status, 403)
 })
 
-t.test('what other entries show of it is found', async (t) => {
+t.test('finds resources whose url another entry shows', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'QuestionnaireResponse' },

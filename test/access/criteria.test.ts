@@ -93,7 +93,7 @@ for (const [type, list] of Object.entries(CRITERIA)) {
 
 const WAYS = ['birthdate=1950', 'family=before', 'general-practitioner:Practitioner.family=seen']
 for (const criteria of WAYS) {
-  t.test(`versions of a resource are judged one by one: ${criteria}`, async (t) => {
+  t.test(`decides on each version of a resource: ${criteria}`, async (t) => {
     const ask = under({ resourceType: 'Patient', criteria: `Patient?${criteria}` })
     const [seen, unseen] = await Promise.all(
       ['Seen', 'Unseen'].map((family) =>
@@ -142,7 +142,7 @@ for (const criteria of WAYS) {
   })
 }
 
-t.test('a read under any of them is one statement', async (t) => {
+t.test('reads with one statement under any criteria', async (t) => {
   const id = patients[0]?.id
   for (const criteria of ['family=mul', 'birthdate=1950', `_id=${id}`, 'gender:not=other']) {
     const entries = [{ resourceType: 'Patient', criteria: `Patient?${criteria}` }]
@@ -153,7 +153,7 @@ t.test('a read under any of them is one statement', async (t) => {
   }
 })
 
-t.test('pages of few rows that a chain lets through are in order and whole', async (t) => {
+t.test('returns complete, ordered pages where a chain allows few rows', async (t) => {
   const days = ['03', '01', '04', '02', '05', '07', '06', undefined]
   const about = await admin.create(aPatient({ name: [{ family: 'Paged' }] }))
   const made = await Promise.all(

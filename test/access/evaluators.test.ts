@@ -1,4 +1,4 @@
-/** Random criteria: PostgreSQL decides on a live row what a content decides, and nothing wider. */
+/** Random criteria: the SQL evaluator and the content evaluator make the same decision on live rows. */
 import t from 'tap'
 import { plainGrant } from '../../shared/access/compile.ts'
 import { parseCriteria } from '../../shared/access/criteria.ts'
@@ -22,11 +22,7 @@ const random = seeded(SEED)
 const one = <T>(...values: readonly T[]): T => pickRandom(random, values)
 const { database, repository, aMember } = await openTestStore(t)
 const store = repository.withStore((opened) => opened)
-const member = await aMember(
-  {},
-  // As a session reads them of the criteria of its policy.
-  { units: ['kg', 'g', '[lb_av]'] },
-)
+const member = await aMember({}, { units: ['kg', 'g', '[lb_av]'] })
 
 const create = async (resource: Resource) => {
   const { type, id } = await repository.create(member, resource)
@@ -131,7 +127,7 @@ const rowsOf = (type: string, names: readonly string[]) =>
   })
 
 t.test(
-  `${CRITERIA} random criteria say the same in both evaluators (CRITERIA_SEED=${SEED})`,
+  `decides ${CRITERIA} random criteria alike in both evaluators (CRITERIA_SEED=${SEED})`,
   async (t) => {
     const rows = new Map([
       ['Patient', await rowsOf('Patient', patients)],

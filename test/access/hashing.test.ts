@@ -1,7 +1,7 @@
 import t from 'tap'
 import { type Applicant, createHashing } from '../../shared/access/credentials/hashing.ts'
 
-/** A queue whose work ends when the test says so; `answered` has who was answered, and how, in that order. */
+/** A queue whose work the test ends; `answered` lists callers and their results in order. */
 function aQueue(depth: number, atOnce = 1) {
   const hashing = createHashing(depth, atOnce)
   const answered: string[] = []
@@ -15,7 +15,7 @@ function aQueue(depth: number, atOnce = 1) {
         () => answered.push(`${name} done`),
         (error: { status: number }) => answered.push(`${name} ${error.status}`),
       )
-  /** Ends the work of these, each of which must have begun. */
+  /** Ends the work of these callers, all of which must have begun. */
   const end = async (...names: string[]) => {
     for (const name of names) {
       ends.get(name)?.()
@@ -28,20 +28,17 @@ function aQueue(depth: number, atOnce = 1) {
 
 const settled = () => new Promise(setImmediate)
 
-t.test(
-  'so many hashes are computed at a time, and the newest of those who wait is next',
-  async (t) => {
-    const { ask, end, begun } = aQueue(2, 2)
-    for (const name of ['a', 'b', 'c', 'd', 'e']) void ask(name)
-    await settled()
-    t.same(begun(), ['a', 'b'])
-    await end('a')
-    t.same(begun(), ['a', 'b', 'e'])
-    t.same(await end('b', 'e', 'd', 'c'), ['a done', 'b done', 'e done', 'd done', 'c done'])
-  },
-)
+t.test('limits concurrent hashes and serves the newest waiter first', async (t) => {
+  const { ask, end, begun } = aQueue(2, 2)
+  for (const name of ['a', 'b', 'c', 'd', 'e']) void ask(name)
+  await settled()
+  t.same(begun(), ['a', 'b'])
+  await end('a')
+  t.same(begun(), ['a', 'b', 'e'])
+  t.same(await end('b', 'e', 'd', 'c'), ['a done', 'b done', 'e done', 'd done', 'c done'])
+})
 
-t.test('where all places are taken, the longest wait of the fullest address ends', async (t) => {
+t.test('drops the longest wait of the busiest address when the queue is full', async (t) => {
   const { ask, end, answered } = aQueue(3)
   const flood = { address: 'flood' }
   void ask('first', flood)
@@ -59,7 +56,7 @@ t.test('where all places are taken, the longest wait of the fullest address ends
   ])
 })
 
-t.test('whoever has proven something goes first, and never makes room for strangers', async (t) => {
+t.test('serves authenticated callers first and never drops them for others', async (t) => {
   const { ask, end, answered } = aQueue(2)
   void ask('running')
   void ask('stranger')
@@ -73,7 +70,7 @@ t.test('whoever has proven something goes first, and never makes room for strang
   t.same(answered.slice(3), ['running done', 'admin done', 'known done'])
 })
 
-t.test('an account has five places, from however many addresses', async (t) => {
+t.test('limits an account to five places across all addresses', async (t) => {
   const { ask, end, answered } = aQueue(20)
   const names = ['1', '2', '3', '4', '5', '6', '7']
   for (const name of names) void ask(name, { account: 'victim' })
@@ -85,7 +82,7 @@ t.test('an account has five places, from however many addresses', async (t) => {
   await end('5', '4', '3', '2')
 })
 
-t.test('work that fails makes room as well', async (t) => {
+t.test('frees the place of failed work', async (t) => {
   const hashing = createHashing(1, 1)
   const applicant: Applicant = { account: 'a', address: 'a', trust: 'stranger' }
   const failing = hashing.run(applicant, async () => {

@@ -1,4 +1,4 @@
-/** Elements are taken out of a text as they are out of what it says, wherever else their names stand. */
+/** Redaction of the stored text equals redaction of the parsed resource, wherever else the names occur. */
 import t from 'tap'
 import { removeJsonPaths } from '../../shared/access/fields/fields.ts'
 import { withoutPaths } from '../../shared/access/paths.ts'

@@ -19,7 +19,7 @@ const all = [
 const about = { resourceType: 'Observation', hiddenFields: ['subject', 'value[x]'] }
 const { client } = await memberUnder(botica, { entries: [...all, about] })
 
-t.test('who a resource is about is not told by its compartment', async (t) => {
+t.test('hides the subject of a resource from compartment searches', async (t) => {
   const read = await client.get(`Observation/${observation.id}`, EXTENDED)
   t.match(read, { status: 200, body: { status: observation.status, meta: { author: {} } } })
   t.notMatch(read.text, patient.id)
@@ -48,7 +48,7 @@ interface Page {
   readonly entry: readonly { readonly resource: { readonly id: string } }[]
 }
 
-t.test('what several parameters refer by is included once', async (t) => {
+t.test('includes a target once when several parameters refer to it', async (t) => {
   const entries = [
     { resourceType: 'Patient' },
     { resourceType: 'Observation', hiddenFields: ['note'] },
@@ -69,7 +69,7 @@ t.test('what several parameters refer by is included once', async (t) => {
 
 const graphql = (query: string) => `$graphql?query=${encodeURIComponent(query)}`
 
-// Each way of asking, for the patient of the observation and for another one.
+// Each request, for the patient of the observation and for another one.
 const WAYS: readonly string[] = [
   'Observation?subject={}',
   'Observation?patient={}',
@@ -97,7 +97,7 @@ const WAYS: readonly string[] = [
   graphql('{ ObservationConnection(subject: "{}") { count } }'),
 ]
 
-t.test('no way of asking tells the right guess from a wrong one', async (t) => {
+t.test('answers right and wrong guesses alike on every path', async (t) => {
   const other = await admin.create(aPatient({ telecom: [{ system: 'phone', value: '555' }] }))
   for (const way of WAYS) {
     const [right, wrong] = await Promise.all(
@@ -118,7 +118,7 @@ t.test('no way of asking tells the right guess from a wrong one', async (t) => {
   }
 })
 
-t.test('a patch cannot try whom a resource is about', async (t) => {
+t.test('rejects patches that test a hidden subject', async (t) => {
   const { body } = await admin.get(`Observation/${observation.id}`, EXTENDED)
   const place = body.meta?.compartment?.findIndex(({ reference }) =>
     reference?.startsWith('Patient/'),
@@ -134,7 +134,7 @@ t.test('a patch cannot try whom a resource is about', async (t) => {
   t.equal((await client.patch(`Observation/${observation.id}`, test)).status, 400)
 })
 
-t.test('what is left of a text is as it was written', async (t) => {
+t.test('keeps the remaining text as it was written', async (t) => {
   const nested = {
     resourceType: 'Patient',
     hiddenFields: ['name.family', 'meta.tag', 'contact.name'],
@@ -159,7 +159,7 @@ t.test('what is left of a text is as it was written', async (t) => {
   t.notMatch(extended.text, 'secret')
 })
 
-t.test('a version shows what both its entries show', async (t) => {
+t.test('shows the elements of a version that both entries show', async (t) => {
   const member = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', interaction: ['read'], hiddenFields: ['telecom'] },
@@ -170,7 +170,7 @@ t.test('a version shows what both its entries show', async (t) => {
   t.match(seen, { status: 200, body: { gender: 'male', telecom: undefined } })
 })
 
-t.test('nobody waits for what is hidden', async (t) => {
+t.test('rejects Subscriptions whose criteria use hidden elements', async (t) => {
   const member = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', hiddenFields: ['telecom'] },

@@ -1,4 +1,4 @@
-/** Policies that members have without naming one, what scopes leave of them, and who may write policies. */
+/** Default policies, their restriction by scopes, and the right to write policies. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../../shared/access/principal.ts'
@@ -53,7 +53,7 @@ function within(principal: Principal, scope: string, patient?: string): Ask {
   return asking(services, { ...principal, rules })
 }
 
-t.test('a patient reads what is in the compartment and changes nothing', async (t) => {
+t.test('lets a patient read its compartment and change nothing', async (t) => {
   const ask = asking(services, await principalOf(`Patient/${own.id}`))
   t.equal((await ask('GET', `Patient/${own.id}`)).status, 200)
   t.equal((await ask('GET', `Patient/${other.id}`)).status, 404)
@@ -63,14 +63,14 @@ t.test('a patient reads what is in the compartment and changes nothing', async (
   t.equal((await ask('POST', 'Observation', anObservation(`Patient/${own.id}`))).status, 403)
   t.equal((await ask('GET', 'ProjectMembership')).status, 403)
   t.equal((await ask('GET', 'AccessPolicy')).status, 200)
-  // Refusals leave AuditEvents that name the patient, too, in the background.
+  // Denials write AuditEvents that name the patient in the background.
   const types = '_type=Patient,Observation,Encounter,RelatedPerson'
   const everything = await ask('GET', `Patient/${own.id}/$everything?${types}`)
   t.same(idsIn(everything.body), [own.id, mine?.id, encounter.id, relative.id].sort())
   t.equal((await ask('GET', `Patient/${other.id}/$everything`)).status, 404)
 })
 
-t.test('a relative reads what is the patient’s', async (t) => {
+t.test('lets a relative read the records of the patient', async (t) => {
   const ask = asking(services, await principalOf(`RelatedPerson/${relative.id}`))
   t.equal((await ask('GET', `Patient/${own.id}`)).status, 200)
   t.equal((await ask('GET', `RelatedPerson/${relative.id}`)).status, 200)
@@ -78,7 +78,7 @@ t.test('a relative reads what is the patient’s', async (t) => {
   t.equal((await ask('GET', `Patient/${other.id}`)).status, 404)
 })
 
-t.test('variables stand for the profile and for the patient', async (t) => {
+t.test('resolves variables to the profile and the patient', async (t) => {
   const entries = [
     { resourceType: 'Patient', criteria: 'Patient?_id=%patient.id' },
     { resourceType: 'Observation', criteria: 'Observation?subject=%profile' },
@@ -93,7 +93,7 @@ t.test('variables stand for the profile and for the patient', async (t) => {
   t.equal((await ask('POST', 'Observation', anObservation(`Patient/${other.id}`))).status, 403)
 })
 
-t.test('scopes narrow a policy and never widen it', async (t) => {
+t.test('narrows a policy by scopes and never widens it', async (t) => {
   const practitioner = await admin.create({ resourceType: 'Practitioner' })
   const free = await principalOf(`Practitioner/${practitioner.id}`)
   const observations = within(free, 'patient/Observation.rs', own.id)
@@ -119,7 +119,7 @@ t.test('scopes narrow a policy and never widen it', async (t) => {
   t.equal((await within(administrator, 'openid')('GET', 'ProjectMembership')).status, 200)
 })
 
-t.test('GraphQL is refused to who may read nothing', async (t) => {
+t.test('denies GraphQL to members who may read nothing', async (t) => {
   const practitioner = await admin.create({ resourceType: 'Practitioner' })
   const client = { ...(await principalOf(`Practitioner/${practitioner.id}`)), user: undefined }
   const query = '$graphql?query={__typename}'
@@ -127,7 +127,7 @@ t.test('GraphQL is refused to who may read nothing', async (t) => {
   t.equal((await within(client, 'user/Observation.r')('GET', query)).status, 200)
 })
 
-t.test('a policy that cannot be understood is refused with the entry at fault', async (t) => {
+t.test('rejects an invalid policy and names the entry', async (t) => {
   for (const entry of [
     { resourceType: 'Patiens' },
     { resourceType: 'Patient', criteria: 'Observation?code=a' },
@@ -175,7 +175,7 @@ t.test('a policy that cannot be understood is refused with the entry at fault', 
   })
 })
 
-t.test('only who is named for it writes policies', async (t) => {
+t.test('lets only members with an explicit entry write policies', async (t) => {
   const policy = { resourceType: 'AccessPolicy', resource: [{ resourceType: '*' }] }
   const plain = await botica.createMember()
   t.equal((await plain.client.post('AccessPolicy', policy)).status, 403)
@@ -185,7 +185,7 @@ t.test('only who is named for it writes policies', async (t) => {
   t.equal((await named.client.post('AccessPolicy', policy)).status, 201)
 })
 
-t.test('addresses are let in by the first rule that fits', async (t) => {
+t.test('decides on addresses by the first matching rule', async (t) => {
   const more = { ipAccessRule: [{ value: '127.0.0.0/8', action: 'block' }] }
   const entries = [{ resourceType: 'Patient' }]
   const blocked = await memberUnder(botica, { entries, more })
@@ -196,7 +196,7 @@ t.test('addresses are let in by the first rule that fits', async (t) => {
   t.equal((await allowed.client.get('Patient')).status, 200)
 })
 
-t.test('new resources get the account of their policy', async (t) => {
+t.test('sets the account of the policy on new resources', async (t) => {
   const clinic = await admin.create({ resourceType: 'Organization', name: 'Clinic' })
   const account = { reference: `Organization/${clinic.id}` }
   const { client } = await memberUnder(botica, {
@@ -210,7 +210,7 @@ t.test('new resources get the account of their policy', async (t) => {
   t.equal((await client.get(`Patient/${own.id}`)).status, 404)
 })
 
-t.test('an administrator names the account of what is created in the address', async (t) => {
+t.test('takes the account of new resources from the URL for administrators', async (t) => {
   const extended = { 'X-Medplum': 'extended' }
   const account = { reference: 'Organization/clinic' }
   const create = (by: Client, query: string, more = {}) =>
@@ -237,18 +237,15 @@ t.test('an administrator names the account of what is created in the address', a
   })
 })
 
-t.test(
-  'a change of a policy is in force at once in the process that makes sessions anew',
-  async (t) => {
-    const { client, id } = await memberUnder(botica, { entries: [{ resourceType: 'Patient' }] })
-    t.equal((await client.get('Patient')).status, 200)
-    const policy = await admin.create({
-      resourceType: 'AccessPolicy',
-      resource: [{ resourceType: 'Encounter' }],
-    })
-    const access = [{ policy: { reference: `AccessPolicy/${policy.id}` } }]
-    await changeMembership(botica, `ClientApplication/${id}`, { access })
-    t.equal((await client.get('Patient')).status, 403)
-    t.equal((await client.get('Encounter')).status, 200)
-  },
-)
+t.test('applies a changed policy at once in the process that renews sessions', async (t) => {
+  const { client, id } = await memberUnder(botica, { entries: [{ resourceType: 'Patient' }] })
+  t.equal((await client.get('Patient')).status, 200)
+  const policy = await admin.create({
+    resourceType: 'AccessPolicy',
+    resource: [{ resourceType: 'Encounter' }],
+  })
+  const access = [{ policy: { reference: `AccessPolicy/${policy.id}` } }]
+  await changeMembership(botica, `ClientApplication/${id}`, { access })
+  t.equal((await client.get('Patient')).status, 403)
+  t.equal((await client.get('Encounter')).status, 200)
+})

@@ -23,7 +23,7 @@ const BOTH = {
   onBehalfOf: member,
 }
 
-t.test('what an administrator writes for a member names both of them', async (t) => {
+t.test('names both the administrator and the member on a write', async (t) => {
   const made = await admin.post('Patient', woman, ACTING)
   t.match(made, { status: 201, body: { meta: BOTH } })
   t.match(await metaOf(made.body.id, target.client), BOTH)
@@ -36,7 +36,7 @@ t.test('what an administrator writes for a member names both of them', async (t)
   t.equal((await admin.post('Patient', aPatient({ gender: 'male' }), ACTING)).status, 403)
 })
 
-t.test('each version names whom it was written for, and nobody else can say so', async (t) => {
+t.test('names the represented member on each version and rejects forged names', async (t) => {
   const { id } = await admin.create({ ...woman, meta: { onBehalfOf: member } })
   t.notOk((await metaOf(id)).onBehalfOf)
   const patch = [{ op: 'add', path: '/active', value: true }]
@@ -48,7 +48,7 @@ t.test('each version names whom it was written for, and nobody else can say so',
   t.notOk(own.body.meta?.onBehalfOf)
 })
 
-t.test('a request that is carried out later is written for the same member', async (t) => {
+t.test('writes an asynchronous request for the same member', async (t) => {
   const identifier = [{ system: 'urn:later', value: 'acting' }]
   const entry = [
     { request: { method: 'POST', url: 'Patient' }, resource: { ...woman, identifier } },

@@ -1,4 +1,4 @@
-/** No policy gives away secrets of Subscriptions or Users of others, and none takes the own User. */
+/** No policy reveals secrets of Subscriptions or other Users, or hides the caller's own User. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { aPerson } from '../fixtures/people.ts'
@@ -9,7 +9,6 @@ const { admin, superAdmin, services, project } = botica
 const [author, other] = await Promise.all([botica.createMember(), botica.createMember()])
 
 const SECRET = 'https://www.medplum.com/fhir/StructureDefinition/subscription-secret'
-/** Its older address. */
 const OLDER = 'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret'
 const aSubscription = {
   resourceType: 'Subscription',
@@ -24,7 +23,7 @@ const aSubscription = {
   },
 }
 
-t.test('secrets of a Subscription are for its author and admins', async (t) => {
+t.test('shows secrets of a Subscription to its author and admins only', async (t) => {
   const { id } = await author.client.create(aSubscription)
   const path = `Subscription/${id}`
   for (const client of [author.client, admin]) {
@@ -60,42 +59,39 @@ t.test('secrets of a Subscription are for its author and admins', async (t) => {
   })
 })
 
-t.test(
-  'who takes a Subscription over by a policy that names it brings secrets of its own',
-  async (t) => {
-    const keeper = await memberUnder(botica, {
-      entries: [{ resourceType: 'Subscription' }, { resourceType: 'Patient' }],
-    })
-    const { id } = await author.client.create(aSubscription)
-    const path = `Subscription/${id}`
-    const { body } = await keeper.client.get<typeof aSubscription>(path)
-    t.equal(
-      (await keeper.client.patch(path, [{ op: 'add', path: '/reason', value: 'x' }])).status,
-      400,
-    )
-    const elsewhere = { ...body.channel, endpoint: 'https://evil.example.org/' }
-    t.match(await keeper.client.put(path, { ...body, channel: elsewhere }), {
-      status: 400,
-      body: { issue: [{ expression: ['Subscription.channel.header'] }] },
-    })
-    t.equal(
-      (await keeper.client.put(path, { ...body, channel: { ...elsewhere, header: [] } })).status,
-      400,
-    )
-    const own = {
-      ...aSubscription,
-      id,
-      channel: { ...elsewhere, header: ['X-Mine: 1'] },
-      extension: undefined,
-    }
-    t.equal((await other.client.put(path, own)).status, 403, 'it has no policy')
-    t.equal((await keeper.client.put(path, own)).status, 200)
-    t.match((await keeper.client.get(path)).body, { channel: { header: ['X-Mine: 1'] } })
-    t.notMatch((await keeper.client.get(`${path}/_history`)).text, 'plain secret')
-  },
-)
+t.test('requires new secrets from a member who takes over a Subscription', async (t) => {
+  const keeper = await memberUnder(botica, {
+    entries: [{ resourceType: 'Subscription' }, { resourceType: 'Patient' }],
+  })
+  const { id } = await author.client.create(aSubscription)
+  const path = `Subscription/${id}`
+  const { body } = await keeper.client.get<typeof aSubscription>(path)
+  t.equal(
+    (await keeper.client.patch(path, [{ op: 'add', path: '/reason', value: 'x' }])).status,
+    400,
+  )
+  const elsewhere = { ...body.channel, endpoint: 'https://evil.example.org/' }
+  t.match(await keeper.client.put(path, { ...body, channel: elsewhere }), {
+    status: 400,
+    body: { issue: [{ expression: ['Subscription.channel.header'] }] },
+  })
+  t.equal(
+    (await keeper.client.put(path, { ...body, channel: { ...elsewhere, header: [] } })).status,
+    400,
+  )
+  const own = {
+    ...aSubscription,
+    id,
+    channel: { ...elsewhere, header: ['X-Mine: 1'] },
+    extension: undefined,
+  }
+  t.equal((await other.client.put(path, own)).status, 403, 'it has no policy')
+  t.equal((await keeper.client.put(path, own)).status, 200)
+  t.match((await keeper.client.get(path)).body, { channel: { header: ['X-Mine: 1'] } })
+  t.notMatch((await keeper.client.get(`${path}/_history`)).text, 'plain secret')
+})
 
-t.test('a member reads its own User and changes its names', async (t) => {
+t.test('lets a member read its own User and change its names', async (t) => {
   const [person, stranger] = await Promise.all([
     aPerson(services, project),
     aPerson(services, project, { isProjectScoped: true }),
@@ -116,7 +112,7 @@ t.test('a member reads its own User and changes its names', async (t) => {
   t.notOk('admin' in stored.body)
 
   t.equal((await ask('GET', `User/${stranger.user.id}`)).status, 404)
-  // A caller may not send elements that only the service writes.
+  // Only the service writes these elements.
   const theirs = { ...stranger.user, provenEmail: undefined }
   t.equal((await ask('PUT', `User/${stranger.user.id}`, theirs)).status, 404)
   t.equal((await ask('GET', 'User')).status, 403)
@@ -131,7 +127,7 @@ t.test('a member reads its own User and changes its names', async (t) => {
   t.match(await ask('GET', '?_type=User'), { status: 403 })
 })
 
-t.test('the log says what decided a refusal, the answer does not', async (t) => {
+t.test('logs the reason for a denial and omits it from the response', async (t) => {
   const lines: Record<string, unknown>[] = []
   const { log } = services
   const info = log.info

@@ -1,4 +1,4 @@
-/** Members see and change what their access policy allows, over HTTP. */
+/** Access policies over HTTP. */
 import t from 'tap'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { idsIn, memberUnder } from '../fixtures/policy/policy.ts'
@@ -23,7 +23,7 @@ const org = ({ id }: { id: string }) => [
   { name: 'org', valueReference: { reference: `Organization/${id}` } },
 ]
 
-t.test('criteria say which resources are there', async (t) => {
+t.test('limits visible resources to the criteria', async (t) => {
   const { client } = await memberUnder(botica, { ...ORG, parameters: org(a) })
 
   t.equal((await client.get(`Patient/${patientA.id}`)).status, 200)
@@ -37,7 +37,7 @@ t.test('criteria say which resources are there', async (t) => {
   t.equal((await client.get(`Observation/${seenA?.id}`)).status, 403)
 })
 
-t.test('the resource before and after a change must be allowed', async (t) => {
+t.test('requires that the policy allows a resource before and after a change', async (t) => {
   const { client } = await memberUnder(botica, { ...ORG, parameters: org(a) })
   const both = await memberUnder(botica, {
     entries: [...ORG.entries, { resourceType: 'Patient', readonly: true }],
@@ -64,7 +64,7 @@ t.test('the resource before and after a change must be allowed', async (t) => {
   t.equal((await other.client.get(`Patient/${made.body.id}`)).status, 404)
 })
 
-t.test('one policy twice, with other values, means either', async (t) => {
+t.test('allows either value when a policy is assigned twice', async (t) => {
   const { client } = await memberUnder(
     botica,
     { ...ORG, parameters: org(a) },
@@ -74,13 +74,13 @@ t.test('one policy twice, with other values, means either', async (t) => {
   t.same(idsIn(found.body), [patientA.id, patientB.id].sort())
 })
 
-t.test('an entry whose variable has no value grants nothing', async (t) => {
+t.test('grants nothing for an entry whose variable has no value', async (t) => {
   const { client } = await memberUnder(botica, ORG)
   t.equal((await client.get('Patient')).status, 403)
   t.equal((await client.get(`Patient/${patientA.id}`)).status, 403)
 })
 
-t.test('criteria may follow references', async (t) => {
+t.test('follows references in criteria', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Observation', criteria: 'Observation?subject:Patient.organization=%org' },
@@ -103,7 +103,7 @@ t.test('criteria may follow references', async (t) => {
   t.equal((await client.get(`Observation/${made.body.id}`)).status, 410)
 })
 
-t.test('hidden elements are neither shown, nor told by a search, nor lost', async (t) => {
+t.test('hides elements from reads and searches and keeps them on update', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', hiddenFields: ['name', 'telecom.value', 'deceased[x]'] },
@@ -154,7 +154,7 @@ t.test('hidden elements are neither shown, nor told by a search, nor lost', asyn
   t.notMatch(await client.get(`Patient/${id}/_history/1`), { text: /Chalmers/ })
 })
 
-t.test('read-only elements stay as they are', async (t) => {
+t.test('keeps read-only elements on update', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [{ resourceType: 'Patient', readonlyFields: ['gender', 'name.family'] }],
   })
@@ -169,7 +169,7 @@ t.test('read-only elements stay as they are', async (t) => {
   t.notOk('gender' in made.body)
 })
 
-t.test('write constraints see what was and what comes', async (t) => {
+t.test('passes the old and new resource to write constraints', async (t) => {
   const expression = "%before.exists() implies %before.status != 'final'"
   const constraint = { language: 'text/fhirpath', name: 'not-final', expression }
   const { client } = await memberUnder(botica, {
@@ -183,7 +183,7 @@ t.test('write constraints see what was and what comes', async (t) => {
   })
 })
 
-t.test('keys decide a read and a page in one statement', async (t) => {
+t.test('decides a read and a page in one statement', async (t) => {
   const { client } = await memberUnder(botica, { ...ORG, parameters: org(a) })
   const asked = (path: string) => statementsAsked(botica.services, client, () => client.get(path))
   t.equal(await asked(`Patient/${patientA.id}`), 1)

@@ -1,4 +1,4 @@
-/** `Project.checkReferencesOnWrite`: a reference resolves only to what the caller may read. */
+/** `Project.checkReferencesOnWrite`: a reference resolves only to resources that the caller may read. */
 import t from 'tap'
 import { compilePolicies } from '../../shared/access/compile.ts'
 import { policyVariables } from '../../shared/access/criteria.ts'
@@ -47,7 +47,7 @@ const CRITERIA = [
   `Patient?_id=${seen?.id}`,
 ]
 for (const criteria of CRITERIA) {
-  t.test(`a target out of sight is none: ${criteria}`, async (t) => {
+  t.test(`rejects references to hidden targets: ${criteria}`, async (t) => {
     const ask = under({ resourceType: 'Observation' }, { resourceType: 'Patient', criteria })
     const about = (id: string | undefined) => anObservation(`Patient/${id}`)
     const made = await ask('POST', 'Observation', about(seen?.id))
@@ -72,12 +72,12 @@ for (const criteria of CRITERIA) {
   })
 }
 
-t.test('a target of a type that may not be read is none', async (t) => {
+t.test('rejects references to types that the caller may not read', async (t) => {
   const ask = under({ resourceType: 'Observation' })
   t.match(await ask('POST', 'Observation', anObservation(`Patient/${seen?.id}`)), refused)
 })
 
-t.test('a history goes on by a cursor that tells nothing', async (t) => {
+t.test('continues a history by a cursor that reveals nothing', async (t) => {
   const ask = under({ resourceType: 'Patient', criteria: CRITERIA[0] ?? '' })
   const found: string[] = []
   let path: string | undefined = 'Patient/_history?_count=1'

@@ -1,4 +1,4 @@
-/** A refusal by a policy leaves an AuditEvent: who, what, and which layer or entry decided. */
+/** A denial by a policy writes an AuditEvent with the member, the target and the deciding layer or entry. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { type Member, openBotica, until } from '../fixtures/botica.ts'
@@ -20,7 +20,7 @@ const refusing = () =>
     ],
   })
 
-/** The AuditEvents about a member, once there are as many as wanted. */
+/** Waits for this many AuditEvents about a member and returns them. */
 async function eventsOf({ id }: Member, count: number): Promise<Resource[]> {
   const query = `AuditEvent?type=rest&agent=ClientApplication/${id}&_sort=_lastUpdated`
   const read = () => admin.get<{ entry?: { resource: Resource }[] }>(query)
@@ -28,7 +28,7 @@ async function eventsOf({ id }: Member, count: number): Promise<Resource[]> {
   return (await read()).body.entry?.map(({ resource }) => resource) ?? []
 }
 
-t.test('each way of asking is told with the reason, which the caller does not get', async (t) => {
+t.test('records the reason of each denial and withholds it from the caller', async (t) => {
   const member = await refusing()
   const { client, id } = member
   const posted = await client.post('Patient', aPatient({ gender: 'male' }))
@@ -59,7 +59,7 @@ t.test('each way of asking is told with the reason, which the caller does not ge
   )
 })
 
-t.test('the same refusal of the same member is told once a minute', async (t) => {
+t.test('records equal denials of a member once a minute', async (t) => {
   const member = await refusing()
   const male = aPatient({ gender: 'male' })
   const answers = await Promise.all(
@@ -73,7 +73,7 @@ t.test('the same refusal of the same member is told once a minute', async (t) =>
   t.equal((await eventsOf(member, 2)).length, 2)
 })
 
-t.test('what is merely out of sight is no refusal', async (t) => {
+t.test('records nothing for resources that are merely hidden', async (t) => {
   const member = await memberUnder(botica, {
     entries: [{ resourceType: 'Patient', criteria: 'Patient?gender=female' }],
   })

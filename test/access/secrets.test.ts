@@ -11,7 +11,7 @@ import { aPerson, askToken, PASSWORD, pkce } from '../fixtures/people.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // All that is stored is looked through.
+  // Searches the whole database and storage.
   env: { DATABASE_URL: await createDatabase(t), LOG_LEVEL: 'trace' },
 })
 const { anonymous, services, baseUrl, project, admin, superAdmin } = botica
@@ -36,7 +36,7 @@ const member = await botica.createMember()
 const { verifier, asked } = pkce()
 let client: Client = anonymous
 
-t.test('secrets are planted by using everything once', async (t) => {
+t.test('creates secrets by using every feature once', async (t) => {
   const wrong = 'planted wrong password'
   plant('password', PASSWORD)
   plant('wrong password', wrong)
@@ -91,12 +91,12 @@ t.test('secrets are planted by using everything once', async (t) => {
   t.ok([...secrets.values()].every((secret) => secret.length > 8 && secret !== 'undefined'))
 })
 
-t.test('no log line tells one', async (t) => {
+t.test('logs no secret', async (t) => {
   await until(async () => lines.some((line) => line.includes('/oauth2/token')), 60_000)
   t.same(found(lines.join('\n')), [])
 })
 
-t.test('what is stored gives none away that is shown once', async (t) => {
+t.test('stores no one-time secret in plain text', async (t) => {
   const rows = await services.database.query<{ content: string | null }>({
     text: 'select content from version',
     values: [],
@@ -111,7 +111,7 @@ t.test('what is stored gives none away that is shown once', async (t) => {
   t.same(found(tokens.map(({ text }) => text).join('\n')), [])
 })
 
-t.test('no answer tells one, not even to super admins', async (t) => {
+t.test('returns no secret, not even to super admins', async (t) => {
   // Administrators manage the secrets of clients; used links are worth nothing, their history remains.
   const shown = ['client secret', 'super admin secret']
   const paths = [
@@ -142,7 +142,7 @@ t.test('no answer tells one, not even to super admins', async (t) => {
   }
 })
 
-t.test('no answer of GraphQL tells one', async (t) => {
+t.test('returns no secret from GraphQL', async (t) => {
   const queries = [
     '{ ClientApplicationList(_count: 1000) { id name secret retiringSecret } }',
     '{ UserList(_count: 1000) { id email passwordHash mfaSecret } }',
@@ -161,7 +161,7 @@ t.test('no answer of GraphQL tells one', async (t) => {
   }
 })
 
-t.test('no search finds one', async (t) => {
+t.test('finds no secret by search', async (t) => {
   for (const [name, secret] of secrets) {
     for (const path of ['User', 'Login', 'ClientApplication', 'AuditEvent']) {
       for (const parameter of ['_content', '_text']) {
@@ -173,11 +173,11 @@ t.test('no search finds one', async (t) => {
   }
 })
 
-t.test('every sign-in, refusal and change has left its AuditEvent', async (t) => {
+t.test('writes an AuditEvent for every sign-in, denial and change', async (t) => {
   interface Found {
     readonly entry: { resource: { outcomeDesc: string; outcome: string; agent: object[] } }[]
   }
-  // Events of a Project lie there, all others in the platform's own.
+  // Events outside any Project belong to the platform's Project.
   const told = async () => {
     const answers = await Promise.all(
       [superAdmin, admin].map((asking) => asking.get<Found>('AuditEvent?_count=1000')),

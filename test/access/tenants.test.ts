@@ -6,7 +6,7 @@ const botica = await openBotica(t, { worker: true })
 const { admin, anonymous, superAdmin } = botica
 const other = await botica.createTenant()
 
-t.test('a project admin reads back what was created', async (t) => {
+t.test('lets a project admin read created resources', async (t) => {
   const patient = await admin.create(aPatient())
 
   const found = await admin.get(`Patient/${patient.id}`)
@@ -14,7 +14,7 @@ t.test('a project admin reads back what was created', async (t) => {
   t.match(found.body, { resourceType: 'Patient', id: patient.id })
 })
 
-t.test('another project sees and changes nothing of it', async (t) => {
+t.test('hides resources from another project and rejects its changes', async (t) => {
   const patient = await admin.create(aPatient())
   const path = `Patient/${patient.id}`
 
@@ -28,14 +28,14 @@ t.test('another project sees and changes nothing of it', async (t) => {
   t.match((await admin.get(path)).body, patient)
 })
 
-t.test('nobody reads without a token, the super admin reads everywhere', async (t) => {
+t.test('requires a token, and lets the super admin read everywhere', async (t) => {
   const patient = await admin.create(aPatient())
 
   t.equal((await anonymous.get(`Patient/${patient.id}`)).status, 401)
   t.equal((await superAdmin.get(`Patient/${patient.id}`)).status, 200)
 })
 
-t.test('a project admin manages his own project only', async (t) => {
+t.test('limits a project admin to the own project', async (t) => {
   const json = { 'Content-Type': 'application/json' }
   const path = (id: string) => `/admin/projects/${id}/client`
 
@@ -43,7 +43,7 @@ t.test('a project admin manages his own project only', async (t) => {
   t.equal((await admin.post(path(other.project.id), { name: 'Theirs' }, json)).status, 403)
 })
 
-t.test('a bot of one project is none of another', async (t) => {
+t.test('hides bots from other projects', async (t) => {
   const json = { 'Content-Type': 'application/json' }
   const made = await admin.post(`/admin/projects/${botica.project.id}/bot`, { name: 'echo' }, json)
   const code = 'exports.handler = async (medplum, event) => event.input.getSegment("PID").name'

@@ -1,4 +1,4 @@
-/** Totals under a policy count what is in sight, estimated ones as well: PostgreSQL's statistics know of all rows. */
+/** Totals under a policy count visible rows only, although PostgreSQL's statistics cover all rows. */
 import t from 'tap'
 import { plainGrant } from '../../shared/access/compile.ts'
 import { parseCriteria } from '../../shared/access/criteria.ts'
@@ -9,7 +9,7 @@ import { anObservation, aPatient, aPractitioner } from '../fixtures/resources.ts
 import { createDatabase } from '../fixtures/store/own-database.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 
-/** More than are counted where no policy limits what there is. */
+/** More than the limit of exact counts without a policy. */
 const SEEN = 10_050
 const UNSEEN = 3_000
 const READY_MS = 60_000
@@ -24,7 +24,7 @@ const criteria = parseCriteria('Patient', 'Patient?active:not=true', {
 const grant = { ...plainGrant('Patient', ['search'], 'test'), criteria }
 const limited = { ...member, rules: { grants: [grant] } }
 
-/** So many rows as those of this Patient. */
+/** Inserts this many copies of the rows of this Patient. */
 async function copy(id: string, count: number): Promise<void> {
   await database.query({
     text: `insert into resource (project, type, id, ver, lu, nref, d_lo, d_hi, keys)
@@ -39,7 +39,7 @@ async function totalFor(principal: Principal, total: string): Promise<number | u
   return (await repository.search(principal, parseSearch('Patient', query))).total
 }
 
-t.test('an estimate tells nothing of rows out of sight', async (t) => {
+t.test('reveals no hidden rows by an estimate', async (t) => {
   const [seen, unseen] = await Promise.all(
     [false, true].map((active) =>
       repository.create(member, aPatient({ gender: 'female', active })),
@@ -48,7 +48,7 @@ t.test('an estimate tells nothing of rows out of sight', async (t) => {
   await copy(seen?.id ?? '', SEEN)
   await copy(unseen?.id ?? '', UNSEEN)
   await database.query({ text: 'vacuum analyze resource', values: [] })
-  // From then on it is known how many there are.
+  // The first count is remembered.
   const all = SEEN + UNSEEN
   await until(async () => Number(await totalFor(member, 'estimate')) > SEEN + 100, READY_MS)
   t.equal(await totalFor(member, 'accurate'), all)
@@ -56,45 +56,40 @@ t.test('an estimate tells nothing of rows out of sight', async (t) => {
   t.equal(await totalFor(limited, 'estimate'), SEEN)
 })
 
-/** References are looked up by their place, those behind the first ones all together. */
+/** References are indexed by position, all after the first few together. */
 const OTHERS = [0, 1, 2, 3, 9]
 
-t.test(
-  'a total under a chain counts a row wherever among its references the target stands',
-  async (t) => {
-    const chained = parseCriteria('Observation', 'Observation?performer:Practitioner.active=true', {
-      projectId: undefined,
-      values: new Map(),
-    })
-    const rules = {
-      grants: [{ ...plainGrant('Observation', ['search'], 'test'), criteria: chained }],
-    }
-    const [subject, seen, ...unseen] = await Promise.all([
-      repository.create(member, aPatient()),
-      repository.create(member, aPractitioner({ active: true })),
-      ...Array.from({ length: 9 }, () =>
-        repository.create(member, aPractitioner({ active: false })),
-      ),
-    ])
-    const performedBy = (ids: readonly string[]) =>
-      repository.create(
-        member,
-        anObservation(`Patient/${subject?.id}`, {
-          performer: ids.map((id) => ({ reference: `Practitioner/${id}` })),
-        }),
-      )
-    const hidden = unseen.map(({ id }) => id)
-    await Promise.all(
-      OTHERS.flatMap((count) => {
-        const others = hidden.slice(0, count)
-        return [performedBy([...others, seen?.id ?? '']), performedBy(others)]
+t.test('counts a row for a target at any position among its references', async (t) => {
+  const chained = parseCriteria('Observation', 'Observation?performer:Practitioner.active=true', {
+    projectId: undefined,
+    values: new Map(),
+  })
+  const rules = {
+    grants: [{ ...plainGrant('Observation', ['search'], 'test'), criteria: chained }],
+  }
+  const [subject, seen, ...unseen] = await Promise.all([
+    repository.create(member, aPatient()),
+    repository.create(member, aPractitioner({ active: true })),
+    ...Array.from({ length: 9 }, () => repository.create(member, aPractitioner({ active: false }))),
+  ])
+  const performedBy = (ids: readonly string[]) =>
+    repository.create(
+      member,
+      anObservation(`Patient/${subject?.id}`, {
+        performer: ids.map((id) => ({ reference: `Practitioner/${id}` })),
       }),
     )
-    const counted = async (principal: Principal, query: string) =>
-      (await repository.search(principal, parseSearch('Observation', `${query}&_total=accurate`)))
-        .total
-    t.equal(await counted(member, 'status=final'), 2 * OTHERS.length)
-    t.equal(await counted({ ...member, rules }, 'status=final'), OTHERS.length)
-    t.equal(await counted({ ...member, rules }, 'status=amended'), 0)
-  },
-)
+  const hidden = unseen.map(({ id }) => id)
+  await Promise.all(
+    OTHERS.flatMap((count) => {
+      const others = hidden.slice(0, count)
+      return [performedBy([...others, seen?.id ?? '']), performedBy(others)]
+    }),
+  )
+  const counted = async (principal: Principal, query: string) =>
+    (await repository.search(principal, parseSearch('Observation', `${query}&_total=accurate`)))
+      .total
+  t.equal(await counted(member, 'status=final'), 2 * OTHERS.length)
+  t.equal(await counted({ ...member, rules }, 'status=final'), OTHERS.length)
+  t.equal(await counted({ ...member, rules }, 'status=amended'), 0)
+})

@@ -18,7 +18,7 @@ const search = (value: string) => `Patient?identifier=${MRN_SYSTEM}|${value}`
 const literal = `Patient/${patient.id}`
 const pointing = (reference: string) => anObservation(reference)
 
-t.test('a create resolves its conditional references by one statement', async (t) => {
+t.test('resolves conditional references of a create with one statement', async (t) => {
   const body = anObservation(search(mrn), { focus: [{ reference: search(mrn) }] })
   const cost = await statementsAsked(botica.services, client, async () => {
     const made = await client.post('Observation', body)
@@ -28,7 +28,7 @@ t.test('a create resolves its conditional references by one statement', async (t
   t.equal(cost, 2)
 })
 
-t.test('updates and conditional writes resolve them too', async (t) => {
+t.test('resolves conditional references in updates and conditional writes', async (t) => {
   const made = await client.create(pointing(literal))
   const put = await client.put(`Observation/${made.id}`, {
     ...made,
@@ -56,7 +56,7 @@ const faults: [string, string, RegExp][] = [
   ['an unknown type', 'Nothing?name=x', /Unknown resource type/],
 ]
 for (const [what, reference, text] of faults) {
-  t.test(`a conditional reference to ${what} is refused at its element`, async (t) => {
+  t.test(`rejects a conditional reference to ${what} at its element`, async (t) => {
     const alone = await client.post('Observation', pointing(reference))
     t.equal(alone.status, 400)
     t.match(alone.body, { issue: [{ details: { text }, expression: ['Observation.subject'] }] })
@@ -85,12 +85,12 @@ for (const [what, reference, text] of faults) {
   })
 }
 
-t.test('a reference does not find what another Project has', async (t) => {
+t.test('finds no resources of other Projects by a conditional reference', async (t) => {
   const { admin } = await botica.createTenant()
   t.equal((await admin.post('Observation', pointing(search(mrn)))).status, 400)
 })
 
-t.test('all conditional references of a transaction are one statement', async (t) => {
+t.test('resolves all conditional references of a transaction with one statement', async (t) => {
   const others = await Promise.all(
     Array.from({ length: 20 }, () => client.create(withMrn(randomUUID()))),
   )
@@ -114,7 +114,7 @@ t.test('all conditional references of a transaction are one statement', async (t
   t.equal(cost, 4, 'begin, searches, inserts, commit')
 })
 
-t.test('a reference may mean what its own bundle makes', async (t) => {
+t.test('resolves a reference to a resource created in the bundle', async (t) => {
   const [mine, other, plain] = [randomUUID(), randomUUID(), randomUUID()]
   const query = (value: string) => `identifier=${MRN_SYSTEM}|${value}`
   const bundle = (type: string, ...targets: string[]) => ({
@@ -153,7 +153,7 @@ t.test('a reference may mean what its own bundle makes', async (t) => {
   })
 })
 
-t.test('a question mark elsewhere is no search', async (t) => {
+t.test('leaves other strings with a question mark unchanged', async (t) => {
   const made = await client.post('Observation', {
     ...pointing(literal),
     note: [{ text: 'Patient?name=x' }],
@@ -168,7 +168,7 @@ interface Answered extends Resource {
   }[]
 }
 
-t.test('patches resolve what they put in, alone and in bundles', async (t) => {
+t.test('resolves conditional references added by patches, alone and in bundles', async (t) => {
   const path = `Observation/${(await client.create(anObservation(literal))).id}`
   const asJson = [{ op: 'add', path: '/focus', value: [{ reference: search(mrn) }] }]
   const patched = await client.patch(path, asJson)

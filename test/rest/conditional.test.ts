@@ -17,7 +17,7 @@ interface SearchBundle extends Resource {
   }[]
 }
 
-/** A patient with an MRN of its own, and the search that finds it. */
+/** Returns a patient with a unique MRN and the search that finds it. */
 function known() {
   const value = randomUUID()
   const query = `identifier=${encodeURIComponent(`${MRN_SYSTEM}|${value}`)}`
@@ -28,7 +28,7 @@ function linkOf(bundle: SearchBundle, relation: string): string | undefined {
   return bundle.link.find((link) => link.relation === relation)?.url
 }
 
-t.test('If-None-Exist creates once and then answers with the match', async (t) => {
+t.test('creates once with If-None-Exist and then returns the match', async (t) => {
   const { patient, query } = known()
   const first = await client.post('Patient', patient, { 'If-None-Exist': query })
   t.equal(first.status, 201)
@@ -47,7 +47,7 @@ t.test('If-None-Exist creates once and then answers with the match', async (t) =
   })
 })
 
-t.test('racing conditional creates make one resource', async (t) => {
+t.test('creates one resource for racing conditional creates', async (t) => {
   const { patient, query } = known()
   const answers = await Promise.all(
     Array.from({ length: 8 }, () => client.post('Patient', patient, { 'If-None-Exist': query })),
@@ -56,7 +56,7 @@ t.test('racing conditional creates make one resource', async (t) => {
   t.equal(new Set(answers.map(({ body }) => body.id)).size, 1)
 })
 
-t.test('criteria may ask for the codes of a ValueSet', async (t) => {
+t.test('accepts :in with a ValueSet in criteria', async (t) => {
   const [url, system] = [
     `http://example.org/vs/${randomUUID()}`,
     `http://example.org/${randomUUID()}`,
@@ -92,7 +92,7 @@ t.test('criteria may ask for the codes of a ValueSet', async (t) => {
   t.match(unknown.body, { issue: [{ expression: ['code:in'] }] })
 })
 
-t.test('more than one match is 412, whatever was to be done with it', async (t) => {
+t.test('returns 412 for several matches of any conditional interaction', async (t) => {
   const { patient, query } = known()
   await client.create(patient)
   await client.create(patient)
@@ -108,7 +108,7 @@ t.test('more than one match is 412, whatever was to be done with it', async (t) 
   }
 })
 
-t.test('a conditional update creates, then changes', async (t) => {
+t.test('creates by a conditional update, then updates', async (t) => {
   const { patient, query } = known()
   const made = await client.put(`Patient?${query}`, patient)
   t.equal(made.status, 201)
@@ -118,14 +118,14 @@ t.test('a conditional update creates, then changes', async (t) => {
   t.equal(changed.headers.get('etag'), 'W/"2"')
 })
 
-t.test('a conditional update does not let everybody choose an id', async (t) => {
+t.test('rejects client ids in a conditional update without the right to choose them', async (t) => {
   const { patient, query } = known()
   const answer = await client.put(`Patient?${query}`, { ...patient, id: randomUUID() })
   t.equal(answer.status, 400)
   t.match(answer.text, 'Cannot perform create as update with client-assigned ID')
 })
 
-t.test('a conditional patch needs its match', async (t) => {
+t.test('requires a match for a conditional patch', async (t) => {
   const { patient, query } = known()
   const patch = [{ op: 'replace', path: '/gender', value: 'other' }]
   t.equal((await client.patch(`Patient?${query}`, patch)).status, 404)
@@ -135,7 +135,7 @@ t.test('a conditional patch needs its match', async (t) => {
   t.equal(answer.body.gender, 'other')
 })
 
-t.test('a conditional delete takes one, or as many as it was told to', async (t) => {
+t.test('deletes one match, or as many as requested', async (t) => {
   const { patient, query } = known()
   t.equal((await client.del(`Patient?${query}`)).status, 200)
   const one = await client.create(patient)
@@ -158,12 +158,12 @@ const withoutCriteria: [string, () => Promise<{ status: number }>][] = [
   ],
 ]
 for (const [name, send] of withoutCriteria) {
-  t.test(`a conditional ${name} needs search criteria`, async (t) => {
+  t.test(`requires search criteria for a conditional ${name}`, async (t) => {
     t.equal((await send()).status, 400)
   })
 }
 
-t.test('a search is answered with a Bundle of matches and links', async (t) => {
+t.test('returns a Bundle of matches and links from a search', async (t) => {
   const { patient, query } = known()
   const made = [
     await client.create(patient),
@@ -187,7 +187,7 @@ t.test('a search is answered with a Bundle of matches and links', async (t) => {
   t.same(seen.map(({ resource }) => resource.id).sort(), made.map(({ id }) => id).sort())
 })
 
-t.test('a search counts when it is asked to', async (t) => {
+t.test('returns a total on request', async (t) => {
   const { patient, query } = known()
   await client.create(patient)
   const counted = await client.get<SearchBundle>(`Patient?${query}&_total=accurate`)
@@ -197,7 +197,7 @@ t.test('a search counts when it is asked to', async (t) => {
   t.notOk(summary.body.entry)
 })
 
-t.test('a form is joined with the query of its URL', async (t) => {
+t.test('combines a form with the query of its URL', async (t) => {
   const { patient, query } = known()
   const { id } = await client.create(patient)
   const form = { 'Content-Type': 'application/x-www-form-urlencoded' }
@@ -213,7 +213,7 @@ t.test('a form is joined with the query of its URL', async (t) => {
   )
 })
 
-t.test('an unknown parameter is 400, or told under lenient handling', async (t) => {
+t.test('returns 400 for an unknown parameter, or a warning under lenient handling', async (t) => {
   const { query } = known()
   const strict = await client.get(`Patient?nothing=1&${query}`)
   t.equal(strict.status, 400)
@@ -228,13 +228,13 @@ t.test('an unknown parameter is 400, or told under lenient handling', async (t) 
   t.notMatch(linkOf(lenient.body, 'self'), 'nothing')
 })
 
-t.test('what cannot be searched is refused', async (t) => {
+t.test('rejects unsupported searches', async (t) => {
   for (const path of ['Binary', '?_type=Patient,Binary', '']) {
     t.equal((await client.get(path)).status, 400, path)
   }
 })
 
-t.test('a condition that an interaction does not keep to is refused', async (t) => {
+t.test('rejects conditional headers that an interaction does not support', async (t) => {
   const { id } = (await client.post('Patient', aPatient())).body
   const path = `Patient/${id}`
   const tag = 'W/"1"'
@@ -274,7 +274,7 @@ t.test('a condition that an interaction does not keep to is refused', async (t) 
   t.equal(found.status, 200)
 })
 
-t.test('so it is in a bundle, with its place', async (t) => {
+t.test('rejects unsupported conditional headers in a bundle with their position', async (t) => {
   const entry = (request: object) => ({ resource: aPatient(), request })
   const send = (type: string, request: object) =>
     client.post('', {
@@ -305,7 +305,7 @@ t.test('so it is in a bundle, with its place', async (t) => {
   }
 })
 
-t.test('a read names no preference that it did not keep to', async (t) => {
+t.test('lists only applied preferences on a read', async (t) => {
   const { id } = (await client.post('Patient', aPatient())).body
   const read = await client.get(`Patient/${id}`, { Prefer: 'return=minimal, handling=strict' })
   t.match(read, { status: 200, body: { id } })

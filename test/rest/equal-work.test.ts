@@ -7,7 +7,7 @@ import { aPerson, PASSWORD } from '../fixtures/people.ts'
 const botica = await openBotica(t)
 const { anonymous, services, project } = botica
 
-/** Password hashes that this process has begun to work out, the service's among them. */
+/** Number of password hashes started in this process, including the service's. */
 let hashes = 0
 const hook = createHook({
   init: (_id, type) => {
@@ -17,20 +17,20 @@ const hook = createHook({
 hook.enable()
 t.teardown(() => hook.disable())
 
-/** How much work a sign-in makes, counted and not timed: a clock depends on the machine. */
+/** The work of a sign-in, counted instead of timed: times depend on the machine. */
 async function workOf(email: string, password: string) {
   const before = hashes
   const answer = await anonymous.post('/auth/login', { email, password })
   const { text } = answer
   return {
     status: answer.status,
-    // Ids of the request are its own.
+    // Request ids differ.
     text: text.replace(/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, 'id'),
     hashes: hashes - before,
   }
 }
 
-t.test('an unknown user costs what a wrong password costs, and is told the same', async (t) => {
+t.test('answers an unknown user and a wrong password with equal work and content', async (t) => {
   const known = await aPerson(services, project)
   const elsewhere = await aPerson(services, project, { isProjectScoped: true })
   const invited = await aPerson(services, project)
@@ -48,7 +48,7 @@ t.test('an unknown user costs what a wrong password costs, and is told the same'
   t.match(right, { status: 200, hashes: 1 })
 })
 
-t.test('a client with a wrong secret costs no password hash', async (t) => {
+t.test('computes no password hash for a client with a wrong secret', async (t) => {
   const before = hashes
   const { id } = await botica.createMember()
   const form = { grant_type: 'client_credentials', client_id: id, client_secret: 'wrong' }

@@ -1,4 +1,4 @@
-/** The error table of the REST contract by row; 409, 429 and 503 need races, floods and outages: see there. */
+/** The rows of the REST error table, without 409, 429 and 503, which other files test. */
 import { randomUUID } from 'node:crypto'
 import t, { type Test } from 'tap'
 import { prepare } from '../../scripts/migrate.ts'
@@ -75,13 +75,13 @@ const rows: readonly Row[] = [
 ]
 
 for (const [name, ask, status, id, code] of rows) {
-  t.test(`${name} is ${status}, ${code}`, async (t) =>
+  t.test(`returns ${status} and ${code} for ${name}`, async (t) =>
     assertOutcome(t, await ask(), { expected: status, id, code }),
   )
 }
 
 t.test(
-  'what nobody foresaw is a 500 that tells nothing, a cancelled statement a 504',
+  'returns a generic 500 for unexpected errors and 504 for a cancelled statement',
   async (t) => {
     const name = `errors_${randomUUID().replaceAll('-', '')}`
     const log = createLogger('silent', 'script')

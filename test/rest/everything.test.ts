@@ -26,7 +26,7 @@ interface Shown {
   readonly pages: number
 }
 
-/** Follows the next links; names are `Type/id`. */
+/** Follows the next links and returns `Type/id` of each entry. */
 async function follow(client: Client, path: string): Promise<Shown> {
   const found: Record<string, string[]> = { match: [], include: [] }
   let next: string | undefined = path
@@ -46,7 +46,7 @@ async function follow(client: Client, path: string): Promise<Shown> {
 
 const sorted = (names: readonly string[]) => [...names].sort()
 
-t.test('a whole record comes in one bundle, or in pages with the same content', async (t) => {
+t.test('returns a whole record in one bundle or in pages', async (t) => {
   const [bundle] = await syntheaBundles()
   const { body } = await admin.post<Page>('', bundle)
   const made = (body.entry ?? []).map(({ resource }) => `${resource.resourceType}/${resource.id}`)
@@ -86,7 +86,7 @@ t.test('a whole record comes in one bundle, or in pages with the same content', 
   t.ok(typed.include.every((name) => name.startsWith('Organization/')))
 })
 
-t.test('dates of care and of change narrow it', async (t) => {
+t.test('narrows $everything by start, end and _since', async (t) => {
   const patient = await admin.create(aPatient())
   const subject = `Patient/${patient.id}`
   const old = await admin.create(
@@ -110,7 +110,7 @@ t.test('dates of care and of change narrow it', async (t) => {
   t.same(await ids(`_since=${since}`), [late.id])
 })
 
-t.test('an encounter has its compartment, with the patient and the staff', async (t) => {
+t.test('returns the compartment of an Encounter with its patient and staff', async (t) => {
   const patient = await admin.create(aPatient())
   const subject = `Patient/${patient.id}`
   const organization = await admin.create(anOrganization())
@@ -142,7 +142,7 @@ t.test('an encounter has its compartment, with the patient and the staff', async
   )
 })
 
-t.test('a group has the records of all its patients', async (t) => {
+t.test('returns the records of all patients of a Group', async (t) => {
   const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
   const observations = await Promise.all(
     patients.map(({ id }) => admin.create(anObservation(`Patient/${id}`))),
@@ -166,7 +166,7 @@ t.test('a group has the records of all its patients', async (t) => {
   t.same((await follow(admin, `Group/${empty.id}/$everything`)).match, [`Group/${empty.id}`])
 })
 
-t.test('nobody sees what is not theirs to see', async (t) => {
+t.test('omits resources that the caller may not read', async (t) => {
   const patient = await admin.create(aPatient())
   await admin.create(anObservation(`Patient/${patient.id}`))
   const other = await botica.createTenant()
@@ -184,7 +184,7 @@ t.test('nobody sees what is not theirs to see', async (t) => {
   t.match(await botica.superAdmin.get(path), { status: 200, body: { total: 2 } })
 })
 
-t.test('wrong requests are refused', async (t) => {
+t.test('rejects invalid requests', async (t) => {
   const { id } = await admin.create(aPatient())
   const path = `Patient/${id}/$everything`
   const wrong = [

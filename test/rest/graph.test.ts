@@ -30,7 +30,7 @@ const define = (name: string, link: readonly object[], start = 'Patient') =>
     ...(link.length === 0 ? {} : { link }),
   })
 
-t.test('a graph reaches by reference and by search, each resource once', async (t) => {
+t.test('returns resources linked by reference and by search once each', async (t) => {
   await define('record', [
     { path: 'Patient.managingOrganization', target: [{ type: 'Organization' }] },
     {
@@ -55,7 +55,7 @@ t.test('a graph reaches by reference and by search, each resource once', async (
   )
 })
 
-t.test('what cannot be followed is refused', async (t) => {
+t.test('rejects graphs that cannot be followed', async (t) => {
   const deep = (levels: number): object => ({
     target: [
       {

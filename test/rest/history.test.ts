@@ -20,7 +20,7 @@ interface HistoryBundle extends Resource {
   }[]
 }
 
-/** A Project of its own with two Patients, of 3 versions and of a deletion, and an Observation. */
+/** Creates a Project with a Patient of 3 versions, a deleted Patient and an Observation. */
 async function aRecord() {
   const { admin } = await botica.createTenant(`History ${randomUUID()}`)
   const first = await admin.create(aPatient())
@@ -39,7 +39,7 @@ async function locations(client: Client, path: string): Promise<string[]> {
   return (body.entry ?? []).map(({ response }) => response.location)
 }
 
-t.test('the history of a type shows every version, newest first', async (t) => {
+t.test('returns every version in the history of a type, newest first', async (t) => {
   const { client, first, second } = await aRecord()
   const answer = await client.get<HistoryBundle>('Patient/_history')
   t.equal(answer.status, 200)
@@ -60,7 +60,7 @@ t.test('the history of a type shows every version, newest first', async (t) => {
   t.notOk(answer.body.entry?.[0]?.resource)
 })
 
-t.test('the history of a Project mixes its types by time', async (t) => {
+t.test('orders the history of a Project by time across types', async (t) => {
   const { client, first, second, observation } = await aRecord()
   const own = (await locations(client, '_history')).filter((path) => /^(Pat|Obs)/.test(path))
   t.same(own, [
@@ -73,7 +73,7 @@ t.test('the history of a Project mixes its types by time', async (t) => {
   ])
 })
 
-t.test('nobody sees the history of another Project', async (t) => {
+t.test('hides the history of another Project', async (t) => {
   const { first } = await aRecord()
   const { client } = await aRecord()
   for (const path of ['_history', 'Patient/_history']) {
@@ -81,7 +81,7 @@ t.test('nobody sees the history of another Project', async (t) => {
   }
 })
 
-t.test('the types that a policy denies are not in a history', async (t) => {
+t.test('omits denied types from a history', async (t) => {
   const { client } = await botica.createMember()
   await client.create(aPatient())
   t.equal((await client.get('Login/_history')).status, 403)
@@ -90,7 +90,7 @@ t.test('the types that a policy denies are not in a history', async (t) => {
   t.equal((await client.get('Nothing/_history')).status, 400)
 })
 
-t.test('fields that the caller may not see are left out of a history', async (t) => {
+t.test('omits hidden fields from a history', async (t) => {
   const { admin } = await botica.createTenant()
   const asAdmin = await admin.get<HistoryBundle>('ClientApplication/_history')
   t.ok(asAdmin.body.entry?.some(({ resource }) => resource?.secret !== undefined))
@@ -102,7 +102,7 @@ t.test('fields that the caller may not see are left out of a history', async (t)
 
 for (const level of ['Patient/_history', '_history']) {
   for (const sort of ['-_lastUpdated', '_lastUpdated']) {
-    t.test(`pages of ${level} sorted by ${sort} join without a gap`, async (t) => {
+    t.test(`pages ${level} by ${sort} without gaps`, async (t) => {
       const { client } = await aRecord()
       const whole = await locations(client, `${level}?_sort=${sort}`)
       const walk = async (start: string, way: string) => {
@@ -133,7 +133,7 @@ for (const level of ['Patient/_history', '_history']) {
   }
 }
 
-t.test('a history can begin at a time and show what was current at one', async (t) => {
+t.test('supports _since and _at', async (t) => {
   const { client, first, second } = await aRecord()
   const all = await client.get<HistoryBundle>('Patient/_history?_sort=_lastUpdated')
   const times = all.body.entry?.map(({ response }) => response.lastModified) ?? []
@@ -151,7 +151,7 @@ t.test('a history can begin at a time and show what was current at one', async (
   t.same(await locations(client, 'Patient/_history?_at=2001'), [])
 })
 
-t.test('a history is counted on request, that of a resource always', async (t) => {
+t.test('counts a history on request, that of a resource always', async (t) => {
   const { client, first } = await aRecord()
   const total = async (path: string) => (await client.get<HistoryBundle>(path)).body.total
   t.equal(await total('Patient/_history?_total=accurate&_count=1'), 5)
@@ -161,7 +161,7 @@ t.test('a history is counted on request, that of a resource always', async (t) =
   t.equal(await total('Patient/_history?_total=none'), undefined)
 })
 
-t.test('what a policy leaves out of a history is not in its total', async (t) => {
+t.test('excludes hidden versions from the total of a history', async (t) => {
   const shown = await botica.admin.create(aPatient({ active: true }))
   const hidden = await botica.admin.create(aPatient({ active: false }))
   for (const { id } of [shown, hidden]) {
@@ -185,7 +185,7 @@ t.test('what a policy leaves out of a history is not in its total', async (t) =>
   t.equal(await total(`Patient/${shown.id}/_history`), 4)
 })
 
-t.test('a page of a history is one statement', async (t) => {
+t.test('reads a page of a history with one statement', async (t) => {
   const { client } = await aRecord()
   await client.get('Patient')
   for (const path of ['_history', 'Patient/_history', 'Patient/_history?_at=2001&_count=3']) {
@@ -193,7 +193,7 @@ t.test('a page of a history is one statement', async (t) => {
   }
 })
 
-t.test('the deletion of a resource with an id of its own names it', async (t) => {
+t.test('names a deleted resource with a client-chosen id', async (t) => {
   const id = `own-${randomUUID()}`
   const { superAdmin } = botica
   t.equal((await superAdmin.put(`Basic/${id}`, { ...aBasic, id })).status, 201)
@@ -203,14 +203,14 @@ t.test('the deletion of a resource with an id of its own names it', async (t) =>
 
 const aBasic: Resource = { resourceType: 'Basic', code: { text: 'x' } }
 
-/** Each names the parameter at fault. */
+/** Invalid queries; each error names the parameter. */
 const REFUSED = [
   ...['_since=x', '_since=%00', '_at=1', '_at=2020-99', '_sort=name', '_total=estimate'],
   ...['_cursor=x', `_cursor=${Buffer.from('[1,2,3,4]').toString('base64url')}`],
   ...['_cursor=x&_offset=5', '_count=-1', '_count=x', '_offset=-1', '_offset=10001'],
 ]
 for (const query of REFUSED) {
-  t.test(`a history refuses ${query}`, async (t) => {
+  t.test(`rejects a history with ${query}`, async (t) => {
     const { client } = await botica.createMember()
     const { id } = await client.create(aPatient())
     const expression = [query.replace(/=.*/s, '')]

@@ -6,7 +6,7 @@ import { anObservation, aPatient, MRN_SYSTEM } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // The newest request is looked for in the database, which all files share.
+  // A test reads the newest request from the database, which is otherwise shared.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { client } = await botica.createMember()
@@ -19,7 +19,7 @@ async function countOf(value: string): Promise<number> {
   return Number(found.body.total)
 }
 
-t.test('a repeated create is answered as the first and makes nothing', async (t) => {
+t.test('replays the response to a repeated create', async (t) => {
   const mrn = randomUUID()
   const key = withKey()
   const body = aMarked(mrn)
@@ -34,7 +34,7 @@ t.test('a repeated create is answered as the first and makes nothing', async (t)
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('a repeated bundle, update, patch and delete are answered as the first', async (t) => {
+t.test('replays the responses to a repeated bundle, update, patch and delete', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   const bundle = {
@@ -58,7 +58,7 @@ t.test('a repeated bundle, update, patch and delete are answered as the first', 
   t.equal((await client.get(`${path}/_history`)).body.total, 4)
 })
 
-t.test('refusals are repeated as they were', async (t) => {
+t.test('replays error responses', async (t) => {
   const key = withKey()
   const bad = { resourceType: 'Patient', foo: 1 }
   const first = await client.post('Patient', bad, key)
@@ -66,7 +66,7 @@ t.test('refusals are repeated as they were', async (t) => {
   t.equal((await client.post('Patient', bad, key)).text, first.text)
 })
 
-t.test('another body under the same key is refused', async (t) => {
+t.test('rejects another body under the same key', async (t) => {
   const key = withKey()
   t.equal((await client.post('Patient', aPatient(), key)).status, 201)
   const other = await client.post('Patient', aPatient({ gender: 'other' }), key)
@@ -74,7 +74,7 @@ t.test('another body under the same key is refused', async (t) => {
   t.equal(other.body.id, 'business-rule')
 })
 
-t.test('a key belongs to one member, one method and one address', async (t) => {
+t.test('scopes a key to one member, method and URL', async (t) => {
   const key = withKey()
   const body = aPatient()
   const { client: other } = await botica.createMember()
@@ -85,7 +85,7 @@ t.test('a key belongs to one member, one method and one address', async (t) => {
   t.not((await client.post('Patient?_x=1', body, key)).body.id, first.body.id)
 })
 
-t.test('of equal requests at once one is carried out', async (t) => {
+t.test('runs one of several equal concurrent requests', async (t) => {
   const mrn = randomUUID()
   const key = withKey()
   const body = aMarked(mrn)
@@ -101,7 +101,7 @@ t.test('of equal requests at once one is carried out', async (t) => {
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('administration that never answered is refused, and not carried out again', async (t) => {
+t.test('rejects the repeat of an administration request that never completed', async (t) => {
   const key = withKey()
   const path = `/admin/projects/${botica.project.id}/client`
   const body = { name: `Cut off ${randomUUID()}` }
@@ -130,7 +130,7 @@ t.test('administration that never answered is refused, and not carried out again
   t.equal(found.body.total, 1)
 })
 
-t.test('keys are forgotten after a day', async (t) => {
+t.test('deletes keys after a day', async (t) => {
   const key = withKey()
   const body = aPatient()
   const first = await client.post('Patient', body, key)
@@ -145,13 +145,13 @@ t.test('keys are forgotten after a day', async (t) => {
   t.not(again.body.id, first.body.id)
 })
 
-t.test('a key of another form is refused, and one on a read is ignored', async (t) => {
+t.test('rejects malformed keys and ignores keys on reads', async (t) => {
   t.equal((await client.post('Patient', aPatient(), withKey('x'.repeat(129)))).status, 400)
   t.equal((await client.post('Patient', aPatient(), withKey('x'.repeat(128)))).status, 201)
   t.equal((await client.get('Patient', withKey('x'.repeat(129)))).status, 200)
 })
 
-t.test('a repeated request of an administrator is answered as the first', async (t) => {
+t.test('replays the response to a repeated administration request', async (t) => {
   const key = withKey()
   const path = `/admin/projects/${botica.project.id}/client`
   const body = { name: `Once ${randomUUID()}` }
@@ -174,7 +174,7 @@ t.test('a repeated request of an administrator is answered as the first', async 
   t.equal((await botica.admin.post(path, [], refusedKey)).text, refused.text)
 })
 
-t.test('the table of kept answers does not tell the secret of a new client', async (t) => {
+t.test('stores no client secret with the response', async (t) => {
   const path = `/admin/projects/${botica.project.id}/client`
   const key = withKey()
   const first = await botica.admin.post<{ secret: string }>(path, { name: 'Sealed' }, key)

@@ -37,7 +37,7 @@ async function inGroups<T>(items: readonly T[], work: (item: T) => Promise<void>
 
 const NOBODY = '00000000-0000-4000-8000-000000000000'
 
-/** A request for each claim, of what does not exist. */
+/** A request per claimed interaction, to resources that do not exist. */
 const REQUESTS: Readonly<Record<string, (type: string) => [string, string]>> = {
   read: (type) => ['GET', `${type}/${NOBODY}`],
   vread: (type) => ['GET', `${type}/${NOBODY}/_history/1`],
@@ -67,7 +67,7 @@ async function answers(method: string, path: string): Promise<number> {
   return isSaidNo ? 405 : response.status
 }
 
-t.test('every interaction that is claimed of a type is served', async (t) => {
+t.test('serves every claimed interaction of a type', async (t) => {
   t.ok(claims.length > 150)
   await inGroups(claims, async ({ type, interaction }) => {
     for (const { code } of interaction) {
@@ -81,7 +81,7 @@ t.test('every interaction that is claimed of a type is served', async (t) => {
   })
 })
 
-t.test('every interaction that is claimed of the system is served', async (t) => {
+t.test('serves every claimed interaction of the system', async (t) => {
   for (const { code } of interaction) {
     const [method, path] = SYSTEM[code] ?? ['GET', 'none']
     const status = await answers(method, path)
@@ -89,7 +89,7 @@ t.test('every interaction that is claimed of the system is served', async (t) =>
   }
 })
 
-/** A value that the parameter can be asked with. */
+/** Returns a valid value for the parameter. */
 function valueFor(type: string, { name, type: kind }: { name: string; type: string }): string {
   const parameter = searchParameter(type, name)
   if (kind === 'reference') return `${parameter?.targets?.[0] ?? 'Patient'}/x`
@@ -105,7 +105,7 @@ function plainValue(kind: string): string {
   return kind === 'reference' ? 'Patient/x' : 'x'
 }
 
-t.test('every search parameter that is claimed can be searched by', async (t) => {
+t.test('accepts every claimed search parameter', async (t) => {
   await inGroups(claims, async ({ type, searchParam = [] }) => {
     if (searchParam.length === 0) return
     const query = new URLSearchParams({ _count: '1' })
@@ -115,7 +115,7 @@ t.test('every search parameter that is claimed can be searched by', async (t) =>
   })
 })
 
-t.test('every operation that is claimed is served where it is claimed', async (t) => {
+t.test('serves every claimed operation at its level', async (t) => {
   const served = (name: string, type: string | undefined) =>
     operations.some(
       (item) =>
@@ -137,14 +137,14 @@ t.test('every operation that is claimed is served where it is claimed', async (t
   )
 })
 
-t.test('the addresses for tokens are there', async (t) => {
+t.test('serves the claimed OAuth endpoints', async (t) => {
   for (const { valueUri } of security.extension[0].extension) {
     const { status } = await fetch(valueUri, { method: 'POST' })
     t.ok(status === 400 || status === 401, `${valueUri}: ${status}`)
   }
 })
 
-t.test('the terminology that is packaged is listed, and what is listed is there', async (t) => {
+t.test('lists exactly the packaged terminology', async (t) => {
   const answer = await anonymous.get<Resource & { codeSystem: { uri: string }[] }>(
     'metadata?mode=terminology',
   )

@@ -24,7 +24,7 @@ interface Statement extends Resource {
 
 const answer = await anonymous.get<Statement>('metadata')
 
-t.test('the capability statement is open to everybody', async (t) => {
+t.test('returns the capability statement without a token', async (t) => {
   t.equal(answer.status, 200)
   t.match(answer.headers.get('content-type'), 'application/fhir+json')
   t.match(answer.body, {
@@ -35,7 +35,7 @@ t.test('the capability statement is open to everybody', async (t) => {
   })
 })
 
-t.test('it lists every stored type with what is served', async (t) => {
+t.test('lists every stored type with its interactions', async (t) => {
   const { resource } = answer.body.rest[0]
   const patient = resource.find(({ type }) => type === 'Patient')
   t.ok(resource.length > 150)
@@ -44,7 +44,7 @@ t.test('it lists every stored type with what is served', async (t) => {
   t.ok(patient?.searchParam?.some(({ name, type }) => name === 'identifier' && type === 'token'))
 })
 
-t.test('it says what can be included, and which compartments there are', async (t) => {
+t.test('lists includes and compartments', async (t) => {
   const [rest] = answer.body.rest
   const patient = rest.resource.find(({ type }) => type === 'Patient')
   t.ok(patient?.searchInclude?.includes('Patient:organization'))
@@ -58,7 +58,7 @@ t.test('it says what can be included, and which compartments there are', async (
   })
 })
 
-t.test('it lists every operation where it can be called', async (t) => {
+t.test('lists every operation at its level', async (t) => {
   const [{ resource, operation = [] }] = answer.body.rest
   const listed = [...operation, ...resource.flatMap((item) => item.operation ?? [])]
   for (const { name } of operations)
@@ -68,18 +68,18 @@ t.test('it lists every operation where it can be called', async (t) => {
     )
 })
 
-t.test('a reader who has it gets 304', async (t) => {
+t.test('returns 304 for a matching ETag', async (t) => {
   const etag = answer.headers.get('etag') ?? ''
   const again = await anonymous.get('metadata', { 'If-None-Match': etag })
   t.equal(again.status, 304)
   t.equal(again.text, '')
 })
 
-t.test('a wish for XML is 406', async (t) => {
+t.test('returns 406 for XML', async (t) => {
   t.equal((await anonymous.get('metadata?_format=xml')).status, 406)
 })
 
-t.test('the versions served are open to everybody', async (t) => {
+t.test('returns the supported FHIR versions without a token', async (t) => {
   const versions = await anonymous.get('$versions')
   t.equal(versions.status, 200)
   t.same(versions.body, { versions: ['4.0'], default: '4.0' })

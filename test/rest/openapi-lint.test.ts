@@ -1,4 +1,4 @@
-/** The description of the API is valid by a linter that does not know us. */
+/** An independent linter accepts the OpenAPI document. */
 import { execFile } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -11,7 +11,7 @@ const folder = mkdtempSync(join(tmpdir(), 'botica-openapi-'))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
 const { anonymous } = await openBotica(t)
 
-t.test('the description has no error', async (t) => {
+t.test('has no errors in the OpenAPI document', async (t) => {
   const file = join(folder, 'openapi.json')
   writeFileSync(file, (await anonymous.get('/openapi.json')).text)
   const args = ['lint', file, '--extends=minimal', '--format=json']

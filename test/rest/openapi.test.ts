@@ -37,19 +37,19 @@ const calls = Object.entries(body.paths).flatMap(([path, item]) =>
   }),
 )
 
-t.test('the description is open to everybody', async (t) => {
+t.test('returns the OpenAPI document without a token', async (t) => {
   t.equal(status, 200)
   t.match(headers.get('content-type'), 'application/json')
   t.match(body, { openapi: '3.1.0', servers: [{ url: baseUrl.slice(0, -1) }] })
 })
 
-t.test('it is shown as a page, of files that the build has copied', async (t) => {
+t.test('serves the page of the API from copied files', async (t) => {
   for (const path of ['', '/swagger-ui-bundle.js', '/swagger-ui.css', '/start.js']) {
     t.equal((await anonymous.get(`/docs/api${path}`)).status, 200, path)
   }
 })
 
-t.test('it names the paths of every part of the service', async (t) => {
+t.test('lists the paths of every part of the service', async (t) => {
   const paths = [
     '/admin/Project',
     '/admin/projects/{id}/bot',
@@ -69,7 +69,7 @@ t.test('it names the paths of every part of the service', async (t) => {
   }
 })
 
-t.test('each call has words of its own, and says what it takes and answers', async (t) => {
+t.test('describes each call with its request and responses', async (t) => {
   for (const { path, method, described } of calls) {
     const what = `${method} ${path}`
     t.not(described.summary, 'Not described', what)
@@ -91,10 +91,10 @@ t.test('each call has words of its own, and says what it takes and answers', asy
   })
 })
 
-t.test('no words are left of what is not served', async (t) => {
+t.test('has no descriptions of missing calls', async (t) => {
   const served = new Set(calls.map(({ path, method }) => `${method.toUpperCase()} ${path}`))
   const texts = { ...adminTexts, ...authTexts, ...oauthTexts, ...serviceTexts }
-  // The console and its editor are there once they are built.
+  // The console and its editor exist after a build.
   const stale = Object.keys(texts).filter(
     (call) => !served.has(call) && !/console|graphiql/.test(call),
   )
@@ -106,7 +106,7 @@ t.test('no words are left of what is not served', async (t) => {
   )
 })
 
-t.test('every resource type has a schema, and every reference leads to one', async (t) => {
+t.test('has a schema for every resource type and reference', async (t) => {
   const { schemas } = body.components
   for (const type of resourceTypes) {
     t.match(schemas[type], { properties: { resourceType: { const: type } } }, type)
@@ -121,7 +121,7 @@ t.test('every resource type has a schema, and every reference leads to one', asy
   t.same([...missing], [])
 })
 
-t.test('it tells which calls need a token', async (t) => {
+t.test('marks the calls that need a token', async (t) => {
   const securityOf = (path: string, method = 'post') => body.paths[path]?.[method]?.security
   for (const path of ['/auth/login', '/auth/newuser', '/auth/mfa/verify', '/oauth2/token']) {
     t.same(securityOf(path), [], path)
@@ -136,7 +136,7 @@ t.test('it tells which calls need a token', async (t) => {
   t.same(securityOf('/oauth2/introspect'), [{ basic: [] }, { bearer: [] }])
 })
 
-t.test('each call has an id of its own and its path parameters', async (t) => {
+t.test('gives each call a unique id and its path parameters', async (t) => {
   const ids = calls.map(({ described }) => described.operationId)
   t.equal(new Set(ids).size, ids.length)
   for (const [path, item] of Object.entries(body.paths)) {
@@ -145,7 +145,7 @@ t.test('each call has an id of its own and its path parameters', async (t) => {
   }
 })
 
-t.test('every path that is named is served with every method', async (t) => {
+t.test('serves every listed path and method', async (t) => {
   t.ok(calls.length > 50)
   for (const { path, method, described } of calls) {
     const address = path
@@ -153,10 +153,10 @@ t.test('every path that is named is served with every method', async (t) => {
       .replace('{versionId}', '1')
       .replace('{target}', 'Basic')
       .replace(/\{\w+\}/g, randomUUID())
-    // A logout would end the session that asks for all the others.
+    // A logout would end the session of this test.
     const isNamed = described.security?.length !== 0 && path !== '/oauth2/logout'
     const client = isNamed ? admin : anonymous
-    // Whoever is not there is 404 as well, so a path with an id tells by the method it refuses.
+    // An unknown id is 404 as well, so paths with an id are tested by 405 of other methods.
     const hasId = /\{(?!resourceType)/.test(path)
     const response = await fetch(new URL(address, baseUrl), {
       method: method.toUpperCase(),
@@ -165,17 +165,17 @@ t.test('every path that is named is served with every method', async (t) => {
     const what = `${method} ${path}: ${response.status}`
     t.not(response.status, 405, what)
     t.ok(response.status < 500, what)
-    // The site of the documentation may not have been made.
+    // The documentation site may not be built.
     if (!hasId && path !== '/docs') t.not(response.status, 404, what)
-    // An address under /storage is 401 without the signature that it carries.
+    // URLs under /storage need a signature.
     const isOpen = described.security?.length === 0 && !path.startsWith('/storage/')
     if (isOpen) t.not(response.status, 401, what)
     await response.body?.cancel()
   }
 })
 
-t.test('a path with an id refuses the methods that are not named', async (t) => {
-  // The calls before have logged the other one out.
+t.test('rejects unlisted methods on paths with an id', async (t) => {
+  // Earlier calls ended the other session.
   const { client } = await createMember()
   for (const [path, item] of Object.entries(body.paths)) {
     if (!path.includes('{id}') || path.startsWith('/admin')) continue

@@ -1,4 +1,4 @@
-/** Operations of US Core, IPS, HRex and the standard that read: on the caller's rights, and bounded. */
+/** Read operations of US Core, IPS, HRex and the standard, with the caller's rights and limits. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -38,36 +38,39 @@ const aDocument = (code: string, date: string, start: string, more: object = {})
     ...more,
   })
 
-t.test('$docref finds the newest document of each type, or those of a time', async (t) => {
-  const old = await aDocument('34133-9', '2020-01-02T00:00:00Z', '2019-05-01')
-  const recent = await aDocument('34133-9', '2021-01-02T00:00:00Z', '2020-05-01')
-  const letter = await aDocument('57133-1', '2019-01-02T00:00:00Z', '2018-05-01')
-  await aDocument('34133-9', '2022-01-02T00:00:00Z', '2021-05-01', { status: 'superseded' })
-  const path = `DocumentReference/$docref?patient=${patient.id}`
+t.test(
+  'returns the newest document of each type, or those of a period, from $docref',
+  async (t) => {
+    const old = await aDocument('34133-9', '2020-01-02T00:00:00Z', '2019-05-01')
+    const recent = await aDocument('34133-9', '2021-01-02T00:00:00Z', '2020-05-01')
+    const letter = await aDocument('57133-1', '2019-01-02T00:00:00Z', '2018-05-01')
+    await aDocument('34133-9', '2022-01-02T00:00:00Z', '2021-05-01', { status: 'superseded' })
+    const path = `DocumentReference/$docref?patient=${patient.id}`
 
-  const newest = await admin.get<Found>(path)
-  t.match(newest, { status: 200, body: { type: 'searchset', total: 2 } })
-  t.same(idsOf(newest.body), [recent.id, letter.id])
-  const ofType = await admin.get<Found>(`${path}&type=${LOINC}|57133-1`)
-  t.same(idsOf(ofType.body), [letter.id])
-  const ofTime = await admin.post<Found>(
-    'DocumentReference/$docref',
-    parametersOf(
-      { name: 'patient', valueId: patient.id },
-      { name: 'start', valueDateTime: '2019-01-01' },
-      { name: 'end', valueDateTime: '2019-12-31' },
-      { name: 'type', valueCodeableConcept: { coding: [{ system: LOINC, code: '34133-9' }] } },
-    ),
-  )
-  t.same(idsOf(ofTime.body), [old.id])
-  t.same((await admin.get<Found>(`${path}&on-demand=true`)).body.total, 0)
-  t.equal((await admin.get('DocumentReference/$docref')).status, 400)
-  t.equal((await admin.get(`${path}&start=yesterday`)).status, 400)
-  t.equal((await stranger.get(path)).status, 404, 'a patient of another Project')
-  t.equal((await nobody.get(path)).status, 403)
-})
+    const newest = await admin.get<Found>(path)
+    t.match(newest, { status: 200, body: { type: 'searchset', total: 2 } })
+    t.same(idsOf(newest.body), [recent.id, letter.id])
+    const ofType = await admin.get<Found>(`${path}&type=${LOINC}|57133-1`)
+    t.same(idsOf(ofType.body), [letter.id])
+    const ofTime = await admin.post<Found>(
+      'DocumentReference/$docref',
+      parametersOf(
+        { name: 'patient', valueId: patient.id },
+        { name: 'start', valueDateTime: '2019-01-01' },
+        { name: 'end', valueDateTime: '2019-12-31' },
+        { name: 'type', valueCodeableConcept: { coding: [{ system: LOINC, code: '34133-9' }] } },
+      ),
+    )
+    t.same(idsOf(ofTime.body), [old.id])
+    t.same((await admin.get<Found>(`${path}&on-demand=true`)).body.total, 0)
+    t.equal((await admin.get('DocumentReference/$docref')).status, 400)
+    t.equal((await admin.get(`${path}&start=yesterday`)).status, 400)
+    t.equal((await stranger.get(path)).status, 404, 'a patient of another Project')
+    t.equal((await nobody.get(path)).status, 403)
+  },
+)
 
-t.test('$docref keeps to the policy of its caller', async (t) => {
+t.test('applies the policy of the caller to $docref', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient' },
@@ -93,7 +96,7 @@ const measured = (coding: object[], effectiveDateTime: string) =>
   )
 
 t.test(
-  '$lastn takes the newest of each code, and codes with a coding in common as one',
+  'returns the newest of each code from $lastn, merging codes that share a coding',
   async (t) => {
     const first = await measured([heartRate], '2020-01-01T00:00:00Z')
     const second = await measured([local], '2020-02-01T00:00:00Z')
@@ -133,7 +136,7 @@ t.test(
   },
 )
 
-t.test('$document holds the Composition first, and all that it names', async (t) => {
+t.test('returns the Composition and its targets from $document', async (t) => {
   const author = await admin.create(aPractitioner())
   const allergy = await admin.create({
     resourceType: 'AllergyIntolerance',
@@ -189,7 +192,7 @@ t.test('$document holds the Composition first, and all that it names', async (t)
   )
 })
 
-t.test('$summary is a document of the sections of the International Patient Summary', async (t) => {
+t.test('returns the sections of the International Patient Summary from $summary', async (t) => {
   const whose = await admin.create(aPatient({ identifier: [{ system: 'urn:ips', value: 'one' }] }))
   const reference = { reference: `Patient/${whose.id}` }
   const medication = await admin.create({
@@ -257,7 +260,7 @@ const { id: twinId } = await admin.create({
 const asked = (resource: object, ...more: object[]) =>
   parametersOf({ name: 'resource', resource }, ...more)
 
-t.test('$match grades who may be meant', async (t) => {
+t.test('grades candidates of $match', async (t) => {
   const { identifier: _, ...unnumbered } = marta
   const found = await admin.post<Found>('Patient/$match', asked(unnumbered))
   t.equal(found.status, 200)
@@ -288,7 +291,7 @@ t.test('$match grades who may be meant', async (t) => {
   t.equal((await nobody.post('Patient/$match', asked(marta))).status, 403)
 })
 
-t.test('$match compares nothing that is hidden from its caller', async (t) => {
+t.test('ignores hidden elements in $match', async (t) => {
   const entries = [{ resourceType: 'Patient', hiddenFields: ['telecom', 'identifier'] }]
   const { client } = await memberUnder(botica, { entries })
   const found = await client.post<Found>('Patient/$match', asked(marta))
@@ -298,7 +301,7 @@ t.test('$match compares nothing that is hidden from its caller', async (t) => {
   t.same((await client.post<Found>('Patient/$match', asked(byNumber))).body.total, 0)
 })
 
-t.test('$member-match answers with the one member who is meant', async (t) => {
+t.test('returns the unique member from $member-match', async (t) => {
   const coverage = {
     resourceType: 'Coverage',
     status: 'active',

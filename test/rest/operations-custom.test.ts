@@ -23,7 +23,7 @@ function definition(code: string, bot: string, more: object): object {
   }
 }
 
-t.test('an operation of a project is carried out by its bot', async (t) => {
+t.test('runs a custom operation by its bot', async (t) => {
   const bot = await aBot(botica, handler('return event.input'))
   await admin.post('OperationDefinition', definition('echo', bot, { system: true }))
   const typed = { type: true, instance: true, resource: ['Patient'] }
@@ -43,7 +43,7 @@ t.test('an operation of a project is carried out by its bot', async (t) => {
   t.equal((await other.admin.get('$echo?a=b')).status, 404)
 })
 
-t.test('what is retired is carried out no more, while a draft may be tried', async (t) => {
+t.test('rejects retired operations and runs drafts', async (t) => {
   const bot = await aBot(botica, handler('return event.input'))
   const drafted = definition('fading', bot, { system: true, status: 'draft' })
   const { body } = await admin.post('OperationDefinition', drafted)
@@ -56,7 +56,7 @@ t.test('what is retired is carried out no more, while a draft may be tried', asy
   t.match(await admin.get('$fading?a=c'), { status: 200, body: { a: 'c' } }, 'its successor is')
 })
 
-t.test('what a bot answers becomes the output that its operation declares', async (t) => {
+t.test('maps the result of a bot to the declared output', async (t) => {
   const bot = await aBot(botica, handler('return event.input.answer'))
   const out = (name: string, type: string, more: object = {}) => {
     return { name, use: 'out', type, min: 0, max: '1', ...more }
@@ -114,7 +114,7 @@ t.test('what a bot answers becomes the output that its operation declares', asyn
   }
 })
 
-t.test('what is in use in a project is summed up', async (t) => {
+t.test('sums up the codes in use in a project', async (t) => {
   const own = await botica.createTenant()
   const tag = { system: 'urn:tags', code: 'a', display: 'A' }
   const profile = ['http://hl7.org/fhir/StructureDefinition/vitalsigns']
@@ -134,7 +134,7 @@ t.test('what is in use in a project is summed up', async (t) => {
   t.notOk((await admin.get('$meta')).text.includes('urn:tags'))
 })
 
-t.test('accounts are set, and passed on to what belongs to a patient', async (t) => {
+t.test('sets accounts and propagates them to the patient compartment', async (t) => {
   const { id } = await admin.create(aPatient())
   const observation = await admin.create(anObservation(`Patient/${id}`))
   const accounts = (...ids: string[]) => ({

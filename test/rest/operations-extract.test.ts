@@ -1,4 +1,4 @@
-/** $extract: resources of the answers of a form. */
+/** `$extract`: resources from the answers of a form. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -25,7 +25,7 @@ const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
 const LOINC = 'http://loinc.org'
 const observe = (valueBoolean: boolean) => ({ url: `${SDC}observationExtract`, valueBoolean })
 
-t.test('$extract makes Observations of answers whose items say so', async (t) => {
+t.test('extracts Observations from marked items', async (t) => {
   const url = 'urn:forms:vitals'
   const questionnaire = {
     resourceType: 'Questionnaire',
@@ -194,7 +194,7 @@ const extraction = (response: object, questionnaire: object) =>
   )
 const ask = (body: object) => admin.post<Made>('QuestionnaireResponse/$extract', body)
 
-t.test('$extract fills the templates of a Questionnaire', async (t) => {
+t.test('fills the templates of a Questionnaire', async (t) => {
   const { status, body } = await ask(extraction(answered, templates))
   t.equal(status, 200, JSON.stringify(body))
   const [who, ...contacts] = body.entry ?? []
@@ -221,7 +221,7 @@ t.test('$extract fills the templates of a Questionnaire', async (t) => {
   )
 })
 
-t.test('$extract refuses what it cannot do, and what costs too much', async (t) => {
+t.test('rejects unsupported and too costly extractions', async (t) => {
   const withRoot = (...extension: object[]) => ({ ...templates, extension })
   const templated = (valueString: string) => ({
     ...templates,

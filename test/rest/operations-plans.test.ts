@@ -1,4 +1,4 @@
-/** $apply, and operations on published examples. */
+/** `$apply`, and operations on published examples. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -25,7 +25,7 @@ interface Made extends Resource {
 
 const LOINC = 'http://loinc.org'
 
-t.test('$apply makes a CarePlan with the Tasks and requests of a plan', async (t) => {
+t.test('creates a CarePlan with Tasks and requests by $apply', async (t) => {
   await admin.create({ resourceType: 'Questionnaire', url: 'urn:forms:risk', status: 'active' })
   await admin.create({
     resourceType: 'ActivityDefinition',
@@ -111,13 +111,11 @@ t.test('$apply makes a CarePlan with the Tasks and requests of a plan', async (t
   t.equal((await admin.get<{ total: number }>('Task?_total=accurate')).body.total, 3)
 })
 
-// Operations on the examples that the standard and its guides publish.
-
 const lines = readFileSync(new URL('../data/operations.ndjson', import.meta.url), 'utf8').trim()
 const examples = lines.split('\n').map((line): Resource => JSON.parse(line))
 const [summary] = examples.filter(({ resourceType }) => resourceType === 'Bundle') as Raw[]
 
-t.test('the published examples are stored', async (t) => {
+t.test('stores the published examples', async (t) => {
   const path = `Project/${botica.project.id}`
   const project = await botica.superAdmin.get<Raw>(path)
   const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
@@ -132,7 +130,7 @@ t.test('the published examples are stored', async (t) => {
 const namesIn = ({ entry }: Raw) =>
   entry.map(({ resource }: Raw) => `${resource.resourceType}/${resource.id}`).sort()
 
-t.test('$document holds what the example Composition is made of', async (t) => {
+t.test('returns the parts of the example Composition from $document', async (t) => {
   const { status, body } = await admin.get<Raw>('Composition/example/$document')
   t.equal(status, 200)
   t.equal(body.entry[0].resource.resourceType, 'Composition')
@@ -150,7 +148,7 @@ t.test('$document holds what the example Composition is made of', async (t) => {
   t.equal((await admin.post('Bundle/$validate', body)).status, 200)
 })
 
-t.test('$summary has the sections of the minimal International Patient Summary', async (t) => {
+t.test('returns the sections of the minimal patient summary from $summary', async (t) => {
   const [composition, ...others] = summary.entry
   const entry = others.map(({ fullUrl, resource }: Raw) => {
     const { id: _, ...content } = resource
@@ -173,7 +171,7 @@ t.test('$summary has the sections of the minimal International Patient Summary',
   t.equal((await admin.post('Bundle/$validate', body)).status, 200)
 })
 
-t.test('$apply makes what the example order set names', async (t) => {
+t.test('creates the requests of the example order set by $apply', async (t) => {
   const parameter = [{ name: 'subject', valueString: 'Patient/example' }]
   const path = 'PlanDefinition/low-suicide-risk-order-set/$apply'
   const { status, body } = await admin.post<Raw>(path, { resourceType: 'Parameters', parameter })
@@ -190,7 +188,7 @@ t.test('$apply makes what the example order set names', async (t) => {
   t.equal(tasks.body.total, 9)
 })
 
-t.test('$extract heeds whom each part of the example form is about', async (t) => {
+t.test('assigns the subject of each part of the example form in $extract', async (t) => {
   const id = 'questionnaireresponse-sdc-profile-example-multi-subject'
   const { body } = await admin.post<Raw>(`QuestionnaireResponse/${id}/$extract`)
   const found = body.entry.map(({ resource }: Raw) => {
@@ -208,7 +206,7 @@ t.test('$extract heeds whom each part of the example form is about', async (t) =
   ])
 })
 
-t.test('$lastn finds the last vital signs of the example patient', async (t) => {
+t.test('returns the last vital signs of the example patient from $lastn', async (t) => {
   const query = 'max=3&patient=Patient/example&category=vital-signs'
   const { body } = await admin.get<Raw>(`Observation/$lastn?${query}`)
   t.same(namesIn(body), [
@@ -220,7 +218,7 @@ t.test('$lastn finds the last vital signs of the example patient', async (t) => 
   ])
 })
 
-t.test('$match finds the example patient by a part of it', async (t) => {
+t.test('finds the example patient by partial data with $match', async (t) => {
   const [patient] = examples.filter((one) => one.resourceType === 'Patient' && one.id === 'example')
   const { id: _, ...known } = patient as Raw
   const parameter = [{ name: 'resource', resource: { ...known, identifier: undefined } }]

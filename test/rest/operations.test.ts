@@ -11,7 +11,7 @@ const withMeta = (meta: object) => ({
   parameter: [{ name: 'meta', valueMeta: meta }],
 })
 
-t.test('tags are added, shown and taken away', async (t) => {
+t.test('adds, returns and removes tags', async (t) => {
   const { id } = await admin.create(aPatient())
 
   const added = await admin.post(`Patient/${id}/$meta-add`, withMeta({ tag: [tag] }))
@@ -34,7 +34,7 @@ t.test('tags are added, shown and taken away', async (t) => {
   t.notOk(removed.text.includes('vip'))
 })
 
-t.test('plain JSON names what is given as Parameters do', async (t) => {
+t.test('accepts plain JSON in place of Parameters', async (t) => {
   const { id } = await admin.create(aPatient())
   const added = await admin.post(`Patient/${id}/$meta-add`, { meta: { tag: [tag] } })
   t.match(added, {
@@ -43,7 +43,7 @@ t.test('plain JSON names what is given as Parameters do', async (t) => {
   })
 })
 
-t.test('wrong meta is refused and changes nothing', async (t) => {
+t.test('rejects invalid meta without a change', async (t) => {
   const { id } = await admin.create(aPatient())
   const path = `Patient/${id}/$meta-add`
   const bodies = [
@@ -68,7 +68,7 @@ t.test('wrong meta is refused and changes nothing', async (t) => {
   t.match(await admin.get(`Patient/${id}`), { body: { meta: { versionId: '1' } } })
 })
 
-t.test('an operation keeps to what the caller can read', async (t) => {
+t.test('limits an operation to readable resources', async (t) => {
   const { admin: stranger } = await botica.createTenant()
   const { id } = await admin.create(aPatient())
   t.equal((await stranger.get(`Patient/${id}/$meta`)).status, 404)
@@ -76,7 +76,7 @@ t.test('an operation keeps to what the caller can read', async (t) => {
   t.equal(added.status, 404)
 })
 
-t.test('an answer has the form that is asked for', async (t) => {
+t.test('returns the requested format', async (t) => {
   const { id } = await admin.create(aPatient())
   const pretty = await admin.get(`Patient/${id}/$meta?_pretty=true`)
   t.match(pretty.text, '\n  "')
@@ -87,12 +87,12 @@ t.test('an answer has the form that is asked for', async (t) => {
   t.equal((await admin.get('$nothing')).status, 404)
 })
 
-t.test('nothing in use is no empty element', async (t) => {
+t.test('omits empty elements', async (t) => {
   const { admin: fresh } = await botica.createTenant()
   t.same((await fresh.get('Basic/$meta')).body, { resourceType: 'Parameters' })
 })
 
-t.test('an outcome of an operation names its request, as every outcome does', async (t) => {
+t.test('names the request in an operation’s outcome', async (t) => {
   const answers = [
     await admin.post('Patient/$validate', aPatient()),
     await admin.post('Patient/$validate', aPatient({ nonsense: 1 })),

@@ -18,7 +18,7 @@ async function idsFound(query: string): Promise<(string | undefined)[]> {
   return (body.entry ?? []).map(({ resource }) => resource.id)
 }
 
-t.test('an absolute reference under our own base is stored as a relative one', async (t) => {
+t.test('stores absolute references under the base URL as relative', async (t) => {
   const made = await admin.create(
     anObservation(base + patient, {
       performer: [{ reference: `${base}Practitioner/1/_history/2`, display: base + patient }],
@@ -37,7 +37,7 @@ t.test('an absolute reference under our own base is stored as a relative one', a
   t.same(await idsFound(`_id=${made.id}&performer=${base}Practitioner/1`), [made.id])
 })
 
-t.test('updates and patches do the same, and so it is no change', async (t) => {
+t.test('shortens references in updates and patches, without a new version', async (t) => {
   const made = await admin.create(anObservation(patient))
   const path = `Observation/${made.id}`
   const same = await admin.put(path, { ...made, subject: { reference: base + patient } })
@@ -51,7 +51,7 @@ t.test('updates and patches do the same, and so it is no change', async (t) => {
   t.match(conditional.body.subject, { reference: patient })
 })
 
-t.test('entries of a bundle do the same', async (t) => {
+t.test('shortens references in bundle entries', async (t) => {
   for (const type of ['batch', 'transaction']) {
     const answer = await admin.post<Found>('', {
       resourceType: 'Bundle',
@@ -87,7 +87,7 @@ const KEPT = [
   '#contained',
 ]
 
-t.test('any other reference stays as it is', async (t) => {
+t.test('keeps other references', async (t) => {
   for (const reference of KEPT) {
     const contained = [{ resourceType: 'Patient', id: 'contained' }]
     const made = await admin.create(anObservation(reference, { contained }))

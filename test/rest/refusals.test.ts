@@ -1,4 +1,4 @@
-/** Refusals before anything is looked for, and the answers that a caller may ask for. */
+/** Requests rejected before any lookup, and response formats. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -58,7 +58,7 @@ const refusals: [string, string, string, number, string, unknown?, Record<string
   ['an unknown _format', 'GET', 'Patient/1?_format=xml', 406, 'Unsupported _format'],
 ]
 for (const [name, method, path, status, text, body, headers] of refusals) {
-  t.test(`${name} is answered with ${status} and an outcome`, async (t) => {
+  t.test(`returns ${status} and an outcome for ${name}`, async (t) => {
     const answer = await send(method, path, body, headers)
     t.equal(answer.status, status)
     t.match(answer.body, { resourceType: 'OperationOutcome', issue: [{ severity: 'error' }] })
@@ -76,7 +76,7 @@ function send(method: string, path: string, body: unknown, headers?: Record<stri
   return client.post<Outcome>(path, body, headers)
 }
 
-t.test('an outcome names the request that it answers', async (t) => {
+t.test('names the request in an outcome', async (t) => {
   const answer = await client.get('Patient/nobody')
   t.match(answer.body.extension, [
     { extension: [{ url: 'requestId', valueId: answer.headers.get('x-request-id') }] },
@@ -91,7 +91,7 @@ const accepted = [
   'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
 ]
 for (const accept of accepted) {
-  t.test(`Accept "${accept}" is answered with FHIR JSON`, async (t) => {
+  t.test(`returns FHIR JSON for Accept "${accept}"`, async (t) => {
     const { id } = await client.create(aPatient())
     const answer = await client.get(`Patient/${id}`, { Accept: accept })
     t.equal(answer.status, 200)

@@ -5,7 +5,7 @@ import { openBotica } from '../fixtures/botica.ts'
 const MIB = 1024 * 1024
 const { admin, baseUrl } = await openBotica(t)
 
-t.test('who sends too much gets its answer, though it sends all before it listens', async (t) => {
+t.test('answers a client that sends an oversized body before it reads', async (t) => {
   for (const [token, status] of [
     [admin.token, '413'],
     ['nobody', '401'],
@@ -16,12 +16,12 @@ t.test('who sends too much gets its answer, though it sends all before it listen
   }
 })
 
-t.test('who sends without an end is cut off', async (t) => {
+t.test('disconnects a client that sends without end', async (t) => {
   const { sent } = await sendAll(admin.token, 1000)
   t.ok(sent < 200, `${sent} MiB were taken`)
 })
 
-/** Listens once all is sent. `sent`: how many MiB that was when the connection was still there. */
+/** Reads the response after the whole body is sent. `sent`: MiB sent while connected. */
 async function sendAll(token: string | undefined, mebibytes: number) {
   const socket = connect(Number(new URL(baseUrl).port), '127.0.0.1').pause()
   const closed = new Promise((resolve) => socket.on('error', resolve).on('close', resolve))

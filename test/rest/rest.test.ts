@@ -23,7 +23,7 @@ interface HistoryBundle extends Resource {
   }[]
 }
 
-t.test('a created resource has an id, a version, a location and an ETag', async (t) => {
+t.test('returns id, version, location and ETag of a created resource', async (t) => {
   const sent = aPatient({ id: 'mine', meta: { versionId: '9', tag: [{ code: 'x' }] } })
   const made = await client.post('Patient', sent)
   t.equal(made.status, 201)
@@ -35,7 +35,7 @@ t.test('a created resource has an id, a version, a location and an ETag', async 
   t.ok(made.headers.get('last-modified'))
 })
 
-t.test('a read gives the text that was stored, decimals included', async (t) => {
+t.test('returns the stored text on a read, including decimals', async (t) => {
   const valued = { valueQuantity: { value: 0, unit: 'kg' } }
   const sent = JSON.stringify(anObservation('Patient/x', valued)).replace(
     '"value":0',
@@ -49,12 +49,12 @@ t.test('a read gives the text that was stored, decimals included', async (t) => 
   t.ok(read.text.startsWith(`{"resourceType":"Observation","id":"${made.body.id}","meta":{`))
 })
 
-t.test('a UUID is found in upper case too', async (t) => {
+t.test('finds a UUID in upper case', async (t) => {
   const { id } = await client.create(aPatient())
   t.equal((await client.get(`Patient/${id.toUpperCase()}`)).status, 200)
 })
 
-t.test('platform meta is shown to extended readers only', async (t) => {
+t.test('shows platform meta in extended mode only', async (t) => {
   const { id } = await client.create(aPatient())
   const plain = await client.get(`Patient/${id}`)
   t.notOk(plain.body.meta?.project)
@@ -63,7 +63,7 @@ t.test('platform meta is shown to extended readers only', async (t) => {
   t.match(extended.body.meta?.author?.reference, /^ClientApplication\//)
 })
 
-t.test('who moves data in says when it was last changed, others do not', async (t) => {
+t.test('accepts meta.lastUpdated from authorized importers only', async (t) => {
   const time = '2019-03-04T05:06:07.089Z'
   const sent = (lastUpdated: string, more: object = {}) =>
     aPatient({ ...more, meta: { lastUpdated, project: projectId } })
@@ -101,7 +101,7 @@ t.test('who moves data in says when it was last changed, others do not', async (
   t.not(changed.body.meta?.lastUpdated, time)
 })
 
-t.test('an update makes a version, an equal one makes none', async (t) => {
+t.test('creates a version for a changed update only', async (t) => {
   const made = await client.create(aPatient())
   const changed = await client.put(`Patient/${made.id}`, { ...made, gender: 'female' })
   t.equal(changed.status, 200)
@@ -113,7 +113,7 @@ t.test('an update makes a version, an equal one makes none', async (t) => {
   t.equal(first.body.gender, 'male')
 })
 
-t.test('an update of a stale version is refused', async (t) => {
+t.test('rejects an update with a stale version', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   const second = { ...made, gender: 'other' }
@@ -128,7 +128,7 @@ t.test('an update of a stale version is refused', async (t) => {
   t.equal((await client.del(path, { 'If-Match': 'W/"1"' })).status, 412)
 })
 
-t.test('an update must name its own id and type', async (t) => {
+t.test('requires matching id and type on an update', async (t) => {
   const made = await client.create(aPatient())
   const { id: _id, ...nameless } = made
   const wrong: [Resource, string][] = [
@@ -143,14 +143,14 @@ t.test('an update must name its own id and type', async (t) => {
   }
 })
 
-t.test('an update does not create, except for those who may choose ids', async (t) => {
+t.test('creates by update only for clients that may choose ids', async (t) => {
   const id = randomUUID()
   const body = aPatient({ id })
   t.equal((await client.put(`Patient/${id}`, body)).status, 404)
   t.equal((await botica.superAdmin.put(`Patient/${id}`, body)).status, 201)
 })
 
-t.test('a patch changes what it names and keeps decimals', async (t) => {
+t.test('changes only patched elements and keeps decimals', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   const answer = await client.patch(path, [
@@ -175,7 +175,7 @@ t.test('a patch changes what it names and keeps decimals', async (t) => {
   t.equal(empty.body.issue[0]?.details.text, 'Empty patch body')
 })
 
-t.test('a deleted resource is gone, listed in its history, and can be brought back', async (t) => {
+t.test('returns 410 for a deleted resource, keeps its history and restores it', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   const deleted = await client.del(path)
@@ -204,7 +204,7 @@ t.test('a deleted resource is gone, listed in its history, and can be brought ba
   t.notOk(history.body.entry[1]?.resource)
 })
 
-t.test('a history is paged, newest first', async (t) => {
+t.test('pages a history, newest first', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   for (const gender of ['female', 'other', 'unknown']) await client.put(path, { ...made, gender })
@@ -220,7 +220,7 @@ t.test('a history is paged, newest first', async (t) => {
   t.equal((await client.get(`${path}/_history?_offset=10001`)).status, 400)
 })
 
-t.test('a reader who is up to date gets 304', async (t) => {
+t.test('returns 304 for an unchanged resource', async (t) => {
   const { id } = await client.create(aPatient())
   const first = await client.get(`Patient/${id}`)
   const modified = first.headers.get('last-modified') ?? ''
@@ -240,7 +240,7 @@ t.test('a reader who is up to date gets 304', async (t) => {
   t.equal((await client.get(`Patient/${id}`, stale)).status, 200)
 })
 
-t.test('HEAD answers as GET without a body', async (t) => {
+t.test('answers HEAD as GET without a body', async (t) => {
   const { id } = await client.create(aPatient())
   const answer = await fetch(`${botica.baseUrl}fhir/R4/Patient/${id}`, {
     method: 'HEAD',
@@ -251,7 +251,7 @@ t.test('HEAD answers as GET without a body', async (t) => {
   t.equal(await answer.text(), '')
 })
 
-t.test('HEAD begins nothing', async (t) => {
+t.test('starts no work on HEAD', async (t) => {
   const headers = { Authorization: `Bearer ${client.token}` }
   for (const path of ['$export', 'Patient/$export', 'Bot/some/$execute', '$nobody-knows']) {
     const answer = await fetch(`${botica.baseUrl}fhir/R4/${path}`, { method: 'HEAD', headers })
@@ -265,7 +265,7 @@ t.test('HEAD begins nothing', async (t) => {
   t.equal((await fetch(url, { method: 'HEAD', headers })).status, 200)
 })
 
-t.test('Prefer decides what a write returns', async (t) => {
+t.test('applies Prefer to the response of a write', async (t) => {
   const minimal = await client.post('Patient', aPatient(), { Prefer: 'return=minimal' })
   t.equal(minimal.status, 201)
   t.equal(minimal.text, '')
@@ -277,7 +277,7 @@ t.test('Prefer decides what a write returns', async (t) => {
   t.match(outcome.body, { resourceType: 'OperationOutcome', id: 'created' })
 })
 
-t.test('_elements and _summary cut a resource and say so', async (t) => {
+t.test('tags resources shortened by _elements and _summary', async (t) => {
   const { id } = await client.create(aPatient())
   const elements = await client.get(`Patient/${id}?_elements=birthDate`)
   t.match(elements.body, { id, birthDate: '1974-12-25', meta: { tag: [{ code: 'SUBSETTED' }] } })
@@ -287,13 +287,13 @@ t.test('_elements and _summary cut a resource and say so', async (t) => {
   t.equal((await client.get(`Patient/${id}?_summary=x`)).status, 400)
 })
 
-t.test('_pretty indents, an outcome too', async (t) => {
+t.test('indents resources and outcomes with _pretty', async (t) => {
   const { id } = await client.create(aPatient())
   t.match((await client.get('Patient/nobody?_pretty=true')).text, /^{\n {2}"resourceType"/)
   t.match((await client.get(`Patient/${id}?_pretty=true`)).text, /^{\n {2}"resourceType"/)
 })
 
-t.test('another project sees nothing', async (t) => {
+t.test('hides resources from another project', async (t) => {
   const made = await client.create(aPatient())
   const path = `Patient/${made.id}`
   t.equal((await stranger.get(path)).status, 404)
@@ -304,7 +304,7 @@ t.test('another project sees nothing', async (t) => {
   t.equal((await client.get(path)).status, 200)
 })
 
-t.test('a stored outcome is given as it was sent', async (t) => {
+t.test('returns a stored OperationOutcome unchanged', async (t) => {
   const made = await client.create({
     resourceType: 'OperationOutcome',
     issue: [{ severity: 'error', code: 'invalid' }],
@@ -313,7 +313,7 @@ t.test('a stored outcome is given as it was sent', async (t) => {
   t.notOk((await client.get(`OperationOutcome/${made.id}`)).body.extension)
 })
 
-t.test('a decimal survives the patch of another element', async (t) => {
+t.test('keeps a decimal when another element is patched', async (t) => {
   const sent = JSON.stringify(anObservation('Patient/x')).replace('"value":72', '"value":72.0')
   const made = await client.post('Observation', sent, { 'Content-Type': 'application/fhir+json' })
   const path = `Observation/${made.body.id}`

@@ -67,7 +67,7 @@ const find = (id: string, start: string, end: string, client = admin) =>
   client.get<Times>(
     `Schedule/${id}/$find?start=${start}&end=${end}&service-type-reference=${SERVICE}`,
   )
-/** The week in which the clocks of New York go forward, on Sunday 10 March. */
+/** A week with a change to daylight saving time in New York, on Sunday 10 March. */
 const [FRIDAY, TUESDAY] = ['2024-03-08T00:00:00Z', '2024-03-12T00:00:00Z']
 
 const slotAt = (schedule: string, start: string, end: string, more: object = {}) => ({
@@ -99,7 +99,7 @@ const proposed = (slots: object[], start: string, end: string) => ({
 const bookingOf = (appointment: object) =>
   parametersOf({ name: 'appointment', resource: appointment })
 
-t.test('free time is that of the local hours, whatever the clocks do', async (t) => {
+t.test('follows local hours across a change of daylight saving time', async (t) => {
   const { id } = await aSchedule()
   const { status, body } = await find(id, FRIDAY, TUESDAY)
   t.equal(status, 200)
@@ -134,7 +134,7 @@ t.test('free time is that of the local hours, whatever the clocks do', async (t)
   t.equal((await find(id, FRIDAY, TUESDAY, stranger)).status, 404)
 })
 
-t.test('a Schedule narrows the hours of its service, and windows may cross midnight', async (t) => {
+t.test('narrows service hours by the Schedule, with windows across midnight', async (t) => {
   const nights = {
     url: 'availability',
     extension: [
@@ -158,7 +158,7 @@ t.test('a Schedule narrows the hours of its service, and windows may cross midni
   )
 })
 
-t.test('without parameters the free Slots themselves are offered', async (t) => {
+t.test('returns free Slots without scheduling parameters', async (t) => {
   const { id } = await aSchedule()
   const free = await admin.create(
     slotAt(id, '2024-03-08T10:00:00Z', '2024-03-08T10:20:00Z', { status: 'free' }),
@@ -177,7 +177,7 @@ t.test('without parameters the free Slots themselves are offered', async (t) => 
   t.equal((await admin.post('Appointment/$book', booking)).status, 400)
 })
 
-t.test('a booking takes its time and its buffer, once', async (t) => {
+t.test('books the time and its buffer once', async (t) => {
   const [one, two] = [await aSchedule(), await aSchedule()]
   const offered = await admin.get<Times>(
     `Appointment/$find?start=${FRIDAY}&end=${TUESDAY}&service-type-reference=${SERVICE}` +
@@ -207,7 +207,7 @@ t.test('a booking takes its time and its buffer, once', async (t) => {
   t.same(timesOf(left.body)[0]?.start, '2024-03-08T15:00:00.000Z', 'the buffer is kept free')
 })
 
-t.test('what is not free, or not as the Schedule gives it, is not booked', async (t) => {
+t.test('rejects busy times and times outside the Schedule', async (t) => {
   const { id } = await aSchedule()
   const at = (start: string, end: string) =>
     bookingOf(proposed([slotAt(id, start, end)], start, end))
@@ -229,7 +229,7 @@ t.test('what is not free, or not as the Schedule gives it, is not booked', async
   t.equal((await stranger.post('Appointment/$book', at(start, end))).status, 404)
 })
 
-t.test('a caller books by its own rights, and not over what it does not see', async (t) => {
+t.test('books with the caller’s rights and never over hidden Slots', async (t) => {
   const { id } = await aSchedule()
   const [start, end] = ['2024-03-08T14:00:00Z', '2024-03-08T14:30:00Z']
   const hidden = await admin.create(slotAt(id, start, end, { comment: 'secret' }))

@@ -14,7 +14,7 @@ const path = `Patient/${patient.id}`
 const textOf = (error: unknown) =>
   error instanceof OperationOutcomeError ? error.outcome.issue[0]?.details?.text : String(error)
 
-t.test('the session tells who and where one is', async (t) => {
+t.test('returns the profile and project of the session', async (t) => {
   t.equal(medplum.getBaseUrl(), botica.baseUrl)
   t.equal(medplum.fhirUrl('Patient').href, `${botica.baseUrl}fhir/R4/Patient`)
   t.match(medplum.fhirSearchUrl('Patient', 'name=x').href, /fhir\/R4\/Patient\?name=x$/)
@@ -25,7 +25,7 @@ t.test('the session tells who and where one is', async (t) => {
   t.match(medplum.getAccessPolicy(), { resourceType: 'AccessPolicy' })
 })
 
-t.test('what was read is served from the cache until it changes', async (t) => {
+t.test('serves reads from the cache until a change', async (t) => {
   const { baseUrl, adminCredentials } = botica
   const cached = new MedplumClient({ baseUrl, fetch, cacheTime: 60_000 })
   await cached.startClientLogin(adminCredentials.id, adminCredentials.secret)
@@ -38,13 +38,13 @@ t.test('what was read is served from the cache until it changes', async (t) => {
   cached.invalidateAll()
 })
 
-t.test('a validation says what is wrong, or that nothing is', async (t) => {
+t.test('returns the issues of a validation', async (t) => {
   t.match(await medplum.validateResource(aPatient() as never), { id: 'ok' })
   const wrong = { resourceType: 'Patient', gender: 7 } as never
   t.match(await medplum.validateResource(wrong).catch(textOf), /Invalid JSON type/)
 })
 
-t.test('everything of a patient is one bundle, its history another', async (t) => {
+t.test('returns $everything and the history of a patient', async (t) => {
   const observation = await medplum.createResource(anObservation(path) as never)
   const found = await medplum.readPatientEverything(patient.id)
   const ids = found.entry?.map((item: { resource?: { id?: string } }) => item.resource?.id)
@@ -54,7 +54,7 @@ t.test('everything of a patient is one bundle, its history another', async (t) =
   t.equal(versions.total, 1)
 })
 
-t.test('canonical resources are found by url, value sets are expanded', async (t) => {
+t.test('finds canonical resources by url and expands value sets', async (t) => {
   const url = `http://example.com/${randomUUID()}`
   const concept = [{ code: 'a', display: 'Alpha' }]
   await medplum.createResource({
@@ -69,7 +69,7 @@ t.test('canonical resources are found by url, value sets are expanded', async (t
   })
 })
 
-t.test('code systems, value sets and maps of the standard are found by url', async (t) => {
+t.test('finds code systems, value sets and maps of the standard by url', async (t) => {
   const { admin } = botica
   const fhir = 'http://hl7.org/fhir'
   t.match(await medplum.readCanonical('ValueSet', `${fhir}/ValueSet/administrative-gender`), {
@@ -105,7 +105,7 @@ t.test('code systems, value sets and maps of the standard are found by url', asy
   t.match((await search(url)).body.entry, [{ resource: { id, name: 'Own' } }])
 })
 
-t.test('a graph definition is followed', async (t) => {
+t.test('follows a graph definition', async (t) => {
   const name = `graph-${randomUUID().slice(0, 8)}`
   await medplum.createResource({
     resourceType: 'GraphDefinition',
@@ -119,7 +119,7 @@ t.test('a graph definition is followed', async (t) => {
   t.ok((bundle.entry?.length ?? 0) >= 1)
 })
 
-t.test('comments, documents and media are made with their content', async (t) => {
+t.test('creates comments, documents and media with their content', async (t) => {
   const comment = await medplum.createComment(patient as never, 'A word')
   t.match(comment, { resourceType: 'Communication', payload: [{ contentString: 'A word' }] })
   const contents = 'text of a document'
@@ -136,7 +136,7 @@ t.test('comments, documents and media are made with their content', async (t) =>
   t.match(media, { resourceType: 'Media', content: { title: 'a.mp4' } })
 })
 
-t.test('reads of one moment travel as one batch', async (t) => {
+t.test('combines concurrent reads into one batch', async (t) => {
   const { baseUrl, adminCredentials } = botica
   const client = new MedplumClient({ baseUrl, fetch, cacheTime: 0, autoBatchTime: 20 })
   await client.startClientLogin(adminCredentials.id, adminCredentials.secret)
@@ -148,7 +148,7 @@ t.test('reads of one moment travel as one batch', async (t) => {
   t.match(found, [{ id: patient.id }, { resourceType: 'Bundle' }, 'Not found'])
 })
 
-t.test('an asynchronous request is polled to its end', async (t) => {
+t.test('polls an asynchronous request to its end', async (t) => {
   const mrn = randomUUID()
   const resource = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
   const entry = [{ request: { method: 'POST', url: 'Patient' }, resource }]
@@ -162,7 +162,7 @@ t.test('an asynchronous request is polled to its end', async (t) => {
   t.ok(found)
 })
 
-t.test('profiles of the standard are loaded, alone and with what they need', async (t) => {
+t.test('loads profiles of the standard, alone and with dependencies', async (t) => {
   const core = 'http://hl7.org/fhir/StructureDefinition'
   await medplum.requestProfileSchema(`${core}/bp`, { expandProfile: true })
   await medplum.requestProfileSchema(`${core}/heartrate`)

@@ -1,4 +1,4 @@
-/** Values that a resource lacks have keys of their own, by which `:missing` and `:not` find it among many others. */
+/** Absent values have index keys, by which `:missing` and `:not` find rare resources. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { parseSearch } from '../../shared/search/language/search.ts'
@@ -10,7 +10,7 @@ import { openTestStore } from '../fixtures/store/store.ts'
 process.env.DATABASE_URL = await createDatabase(t)
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
-/** More than a search walks past before it asks for keys, half of them newer than what is looked for. */
+/** More rows than a search walks before it looks up keys, half of them newer than the matches. */
 const OTHERS = 1200
 const SIDE_BY_SIDE = 100
 
@@ -46,7 +46,7 @@ const CASES: readonly (readonly [query: string, found: string])[] = [
 
 const PATIENCE_MS = 60_000
 
-/** A process asks from time to time which code has indexed the rows. */
+/** Waits until the process has read the index revision again. */
 async function untilFoundBy(way: string): Promise<void> {
   const request = parseSearch('Task', 'status:missing=true')
   await until(async () => (await repository.explain(member, request)).driver === way, PATIENCE_MS)
@@ -66,13 +66,13 @@ for (const [query, found] of CASES) {
   })
 }
 
-t.test('a code of another system is another code', async (t) => {
+t.test('distinguishes codes of different systems', async (t) => {
   const request = parseSearch('Task', 'status:not=urn:other|completed&_count=0&_total=accurate')
   const { total } = await repository.search(member, request)
   t.equal(total, OTHERS + ids.size)
 })
 
-t.test('who gets a value, or loses it, is found by the new state', async (t) => {
+t.test('finds a resource by its new state after it gains or loses a value', async (t) => {
   const [[id] = ['']] = ids
   const find = async (query: string) => {
     const { versions } = await repository.search(member, parseSearch('Task', query))
@@ -86,7 +86,7 @@ t.test('who gets a value, or loses it, is found by the new state', async (t) => 
   t.notOk(await find('status:not=completed'))
 })
 
-t.test('what older code has indexed is found before it is indexed anew', async (t) => {
+t.test('finds rows indexed by older code before they are reindexed', async (t) => {
   const [row] = await database.query<{ salt: Buffer }>({
     text: 'select salt from search_key_salt',
     values: [],

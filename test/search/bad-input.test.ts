@@ -73,7 +73,7 @@ const REFUSED: readonly (readonly [query: string, text: string, expression: stri
   ['Patient?subject.name=x', 'Unknown search parameter: subject', 'subject.name'],
 ]
 
-t.test('what cannot be searched is refused with its text and parameter', async (t) => {
+t.test('rejects invalid searches with the text and parameter', async (t) => {
   for (const [query, text, expression] of REFUSED) {
     const { status, body } = await admin.get<Outcome>(query)
     t.equal(status, 400, query.slice(0, 80))
@@ -81,7 +81,7 @@ t.test('what cannot be searched is refused with its text and parameter', async (
   }
 })
 
-t.test('bytes that are not UTF-8 are refused', async (t) => {
+t.test('rejects bytes that are not UTF-8', async (t) => {
   for (const query of [
     'Patient?name=%ff',
     'Patient?name=%c3%28',
@@ -134,7 +134,7 @@ const PLACES = [
   (sql: string) => `Observation?code-value-string=${sql}$${sql}`,
 ]
 
-t.test('SQL in a value is a text like any other', async (t) => {
+t.test('treats SQL in a value as plain text', async (t) => {
   await admin.create({ resourceType: 'Patient', name: [{ family: 'Anybody' }], gender: 'male' })
   for (const sql of SQL) {
     for (const place of PLACES) {

@@ -1,4 +1,4 @@
-/** Searches whose contents a process knows find rows alone, and show what is stored all the same. */
+/** Searches with cached contents query row keys only, and still return the stored state. */
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { parseSearch } from '../../shared/search/language/search.ts'
@@ -8,7 +8,7 @@ import { countStatements, openTestStore } from '../fixtures/store/store.ts'
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
 const ROWS = 30
-/** Enough for any share of known rows to be believed. */
+/** Enough searches for the process to trust the cache hit rate. */
 const SEARCHES = 120
 const PAGE = parseSearch('Patient', `_count=${ROWS}`)
 
@@ -34,23 +34,23 @@ for (let i = 0; i < ROWS; i++) {
 const { contents: first } = await show()
 const [one = '', another = ''] = ids
 
-t.test('contents that are known look like those that are read', async (t) => {
+t.test('returns cached contents equal to stored contents', async (t) => {
   for (let i = 0; i < SEARCHES; i++) await show()
   t.same(await show(), { contents: first, statements: 1 })
 })
 
-t.test('a version that somebody else has written is read besides', async (t) => {
+t.test('reads a version that another process wrote', async (t) => {
   const other = await openRepository(database, writeFeatures())
   await other.update(member, { resourceType: 'Patient', id: one, gender: 'female' })
   const { contents, statements } = await show()
-  // This also shows that the pages before were found without contents.
+  // Proves that the earlier pages came without contents.
   t.equal(statements, 2)
   t.equal(contents.length, ROWS)
   t.match(contents[0], /"gender":"female"/)
   t.equal((await show()).statements, 1)
 })
 
-t.test('a version of the same number and another time is another one', async (t) => {
+t.test('distinguishes versions of one number by their time', async (t) => {
   const values = [member.project.number, another]
   for (const text of [
     `update resource set lu = lu + interval '1 h' where project = $1 and id = $2`,
@@ -63,7 +63,7 @@ t.test('a version of the same number and another time is another one', async (t)
   t.match(contents[0], /"gender":"male"/)
 })
 
-t.test('a row whose version is gone by then is left out', async (t) => {
+t.test('omits a row whose version was deleted meanwhile', async (t) => {
   const values = [member.project.number]
   await database.query({
     text: `update resource set lu = lu + interval '2 h' where project = $1`,

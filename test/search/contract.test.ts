@@ -18,7 +18,7 @@ const idsIn = (body: Raw): string[] => (body.entry ?? []).map((entry: Raw) => en
 const linkOf = (body: Raw, name: string): string | undefined =>
   body.link.find(({ relation }: Raw) => relation === name)?.url
 
-t.test('an exact text is looked for in the elements of its parameter alone', async (t) => {
+t.test('matches an exact text in the elements of its parameter only', async (t) => {
   const [other, own] = await Promise.all([
     admin.create(aPatient({ name: [{ family: 'ADA', given: ['Ada'] }] })),
     admin.create(aPatient({ name: [{ family: 'Ada', given: ['ADA'] }] })),
@@ -28,7 +28,7 @@ t.test('an exact text is looked for in the elements of its parameter alone', asy
   t.same(idsIn(await ask('Patient?_filter=family eq "Ada"')), [own.id])
 })
 
-t.test('places are sorted by how far they are', async (t) => {
+t.test('sorts places by distance', async (t) => {
   const places = { Berlin: [52.52, 13.405], Potsdam: [52.39, 13.06], Paris: [48.85, 2.35] }
   const made: Record<string, string> = {}
   for (const [name, [latitude, longitude]] of Object.entries(places)) {
@@ -51,7 +51,7 @@ t.test('places are sorted by how far they are', async (t) => {
   t.equal((await admin.get('Location?_sort=near')).status, 400)
 })
 
-t.test('_deleted finds what was deleted and did not come back', async (t) => {
+t.test('finds deleted resources that were not restored by _deleted', async (t) => {
   const patient = await admin.create(aPatient())
   const reference = `Patient/${patient.id}`
   const made = await Promise.all([1, 2, 3].map(() => admin.create(anObservation(reference))))
@@ -81,7 +81,7 @@ t.test('_deleted finds what was deleted and did not come back', async (t) => {
   t.same(idsIn((await stranger.admin.get<Raw>('Observation?_deleted=true')).body), [])
 })
 
-t.test('cursors that Medplum wrote continue an ascending _lastUpdated', async (t) => {
+t.test('accepts cursors of Medplum for an ascending _lastUpdated', async (t) => {
   const made: string[] = []
   for (let i = 0; i < 3; i++)
     made.push((await admin.create({ resourceType: 'Basic', code: { text: 'x' } })).id)
@@ -96,7 +96,7 @@ t.test('cursors that Medplum wrote continue an ascending _lastUpdated', async (t
   t.equal((await admin.get('Basic?_sort=_lastUpdated&_cursor=3-1-')).status, 400)
 })
 
-t.test('truth has no letter case, and no resource lacks a time or a Project', async (t) => {
+t.test('ignores case in booleans, and finds no resource without a time or Project', async (t) => {
   const { id } = await admin.create(aPatient({ active: true, name: [{ family: 'Truth' }] }))
   const CASES: [string, string[]][] = [
     ['active=TRUE', [id]],
@@ -111,7 +111,7 @@ t.test('truth has no letter case, and no resource lacks a time or a Project', as
   }
 })
 
-t.test('a search that need not be waited for is answered by a worker', async (t) => {
+t.test('answers an asynchronous search by a worker', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Later' }] }))
   const prefer = { Prefer: 'respond-async' }
   const form = { ...prefer, 'Content-Type': 'application/x-www-form-urlencoded' }
@@ -133,7 +133,7 @@ t.test('a search that need not be waited for is answered by a worker', async (t)
   }
 })
 
-t.test('a code without a place for its system has the one of its value set', async (t) => {
+t.test('takes the system of a code element from its value set', async (t) => {
   const telecom = [{ system: 'email', use: 'work', value: 'Implied@Example.com' }]
   const patient = aPatient({ name: [{ family: 'Implied' }], gender: 'female', telecom })
   const { id } = await admin.create(patient)
@@ -154,7 +154,7 @@ t.test('a code without a place for its system has the one of its value set', asy
   }
 })
 
-t.test('what lenient handling ignores is told, and nothing else is ignored', async (t) => {
+t.test('reports every parameter that lenient handling ignores', async (t) => {
   const lenient = { Prefer: 'handling=lenient' }
   const { id } = await admin.create(aPatient({ name: [{ family: 'Lenient' }] }))
   for (const count of [1, 2]) {
@@ -183,7 +183,7 @@ t.test('what lenient handling ignores is told, and nothing else is ignored', asy
   t.notMatch(linkOf(body, 'self'), /nope|_query/)
 })
 
-t.test('lenient handling ignores a join or a _filter as a whole', async (t) => {
+t.test('ignores a whole join or _filter under lenient handling', async (t) => {
   const lenient = { Prefer: 'handling=lenient' }
   const { id } = await admin.create(aPatient({ name: [{ family: 'Wholly' }] }))
   const UNKNOWN: [string, string, string][] = [
@@ -230,7 +230,7 @@ const aParameter = {
   expression: 'Patient.active',
 }
 
-t.test('definitions of the standard are found where the Project has none', async (t) => {
+t.test('finds definitions of the standard where the Project has none', async (t) => {
   const urlsIn = (body: Raw): string[] =>
     (body.entry ?? []).map((entry: Raw) => entry.resource.url.replace(/.*\//, ''))
   const parameters = 'http://hl7.org/fhir/SearchParameter'
@@ -267,7 +267,7 @@ t.test('definitions of the standard are found where the Project has none', async
   t.same(urlsIn(await ask('SearchParameter?base=Patient&_offset=20')), [])
 })
 
-t.test('definitions of the standard are read by the id that they are shown with', async (t) => {
+t.test('reads definitions of the standard by their displayed id', async (t) => {
   const hl7 = 'http://hl7.org/fhir'
   const URLS: readonly [string, string][] = [
     ['CodeSystem', `${hl7}/observation-status`],

@@ -1,4 +1,4 @@
-/** Totals that a process knows are those of PostgreSQL, whoever writes. */
+/** Cached totals equal those of PostgreSQL, whichever process writes. */
 import t from 'tap'
 import type { Connection, Statement } from '../../shared/postgres/statement.ts'
 import { KnownCounts } from '../../shared/store/rows/counts.ts'
@@ -14,7 +14,7 @@ const STEPS = 60
 const WRITERS = 6
 const WRITES = 40
 const DEADLINE_MS = 60_000
-/** Fewer are counted each time. */
+/** Smaller totals are counted each time. */
 const MANY = 200
 
 const SEARCH = 'Patient?active=true&gender=other&_total=accurate&_count=0'
@@ -28,7 +28,7 @@ const entry = Array.from({ length: MANY }, () => ({
 await admin.post('/fhir/R4', { resourceType: 'Bundle', type: 'batch', entry })
 t.equal(await total(), MANY)
 
-t.test('each change counts at once, in the process that made it and in another', async (t) => {
+t.test('counts each change at once, in its own process and in another', async (t) => {
   const ids: string[] = []
   const steps = [
     async (client = admin) => void ids.push((await client.create(aPatient())).id),
@@ -56,7 +56,7 @@ t.test('each change counts at once, in the process that made it and in another',
   }
 })
 
-t.test('beside writers a total has all that was written before, and nothing else', async (t) => {
+t.test('counts exactly the earlier writes while others write', async (t) => {
   const before = await total()
   let begun = 0
   let done = 0
@@ -81,7 +81,7 @@ t.test('beside writers a total has all that was written before, and nothing else
   t.equal(await total(there), before + WRITERS * WRITES)
 })
 
-t.test('nothing is counted a second time until something is written', async (t) => {
+t.test('counts once until the next write', async (t) => {
   const { database } = services
   let counts = 0
   const seen: Connection = {

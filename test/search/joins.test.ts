@@ -183,7 +183,7 @@ const FOUND: readonly [query: string, found: string][] = [
   [`Observation?_filter=subject re Patient/${marge.id}`, 'third'],
 ]
 
-t.test('chains, _has, _list and _filter find what they say', async (t) => {
+t.test('finds matches by chains, _has, _list and _filter', async (t) => {
   for (const [query, found] of FOUND) {
     t.equal(names((await find(query)).versions), found, query)
     const { total } = await find(`${query}&_count=0&_total=accurate`)
@@ -191,15 +191,15 @@ t.test('chains, _has, _list and _filter find what they say', async (t) => {
   }
 })
 
-t.test('a search with joins is one statement', async (t) => {
+t.test('runs a search with joins as one statement', async (t) => {
   for (const [query] of FOUND) {
-    // A try for few keys that has failed is not made again for a while.
+    // A failed attempt with few keys is not repeated for a while.
     await find(query)
     t.equal(await countStatements(database, () => find(query)), 1, query)
   }
 })
 
-t.test('a join passes only through types that the caller may search', async (t) => {
+t.test('joins only through types that the caller may search', async (t) => {
   const limited = {
     ...member,
     rules: allowing({
@@ -221,7 +221,7 @@ t.test('a join passes only through types that the caller may search', async (t) 
   t.same((await find('Observation?patient.name=simpson', stranger)).versions, [])
 })
 
-t.test('the registry is joined in itself and not with a Project', async (t) => {
+t.test('joins the registry within itself and not with a Project', async (t) => {
   const admin = { ...member, isProjectAdmin: true }
   t.same((await find('ProjectMembership?user:User.email=x', admin)).versions, [])
   t.equal(await failureStatus(find('ProjectMembership?profile:Patient.name=x', admin)), 400)
@@ -263,7 +263,7 @@ const INCLUDED: readonly [query: string, included: string][] = [
   ['Organization?name=ward,clinic&_include=Organization:partof', ''],
 ]
 
-t.test('includes lead to what the page refers to and to what refers to it', async (t) => {
+t.test('includes targets and sources of the references of a page', async (t) => {
   for (const [query, expected] of INCLUDED) {
     const { included, isTruncated } = await find(query)
     t.equal(names(included), expected, query)
@@ -271,7 +271,7 @@ t.test('includes lead to what the page refers to and to what refers to it', asyn
   }
 })
 
-t.test('a reference to a version includes that version, as far as it may be read', async (t) => {
+t.test('includes the referenced version if the caller may read it', async (t) => {
   const changed = await create({ resourceType: 'Organization', name: 'Before' })
   const { id } = changed
   await repository.update(member, { resourceType: 'Organization', id, name: 'After' })
@@ -293,7 +293,7 @@ t.test('a reference to a version includes that version, as far as it may be read
   t.same(await shown(old, { ...member, rules }), ['After'])
 })
 
-t.test('each step of includes is one statement', async (t) => {
+t.test('runs each step of includes as one statement', async (t) => {
   const cost = (query: string) => countStatements(database, () => find(query))
   t.equal(await cost('Observation?code=b&_include=Observation:subject'), 2)
   t.equal(await cost('Observation?code=b&_include=*&_revinclude=*'), 2)
@@ -307,23 +307,20 @@ t.test('each step of includes is one statement', async (t) => {
   )
 })
 
-t.test(
-  'an include shows only what may be read, from outside only what may be searched',
-  async (t) => {
-    const rules = allowing({
-      Observation: ['read', 'search'],
-      Patient: ['read'],
-      Encounter: ['search'],
-      Provenance: ['read'],
-    })
-    const limited = { ...member, rules }
-    const { included } = await find('Observation?code=a&_include=*&_revinclude=*', limited)
-    t.equal(names(included), 'homer marge')
-    t.same((await find('Observation?_include=*&_revinclude=*', stranger)).included, [])
-  },
-)
+t.test('includes only readable resources, and only searchable ones from outside', async (t) => {
+  const rules = allowing({
+    Observation: ['read', 'search'],
+    Patient: ['read'],
+    Encounter: ['search'],
+    Provenance: ['read'],
+  })
+  const limited = { ...member, rules }
+  const { included } = await find('Observation?code=a&_include=*&_revinclude=*', limited)
+  t.equal(names(included), 'homer marge')
+  t.same((await find('Observation?_include=*&_revinclude=*', stranger)).included, [])
+})
 
-t.test('a Binary is neither included nor joined', async (t) => {
+t.test('neither includes nor joins a Binary', async (t) => {
   const binary = await create({ resourceType: 'Binary', contentType: 'text/plain', data: 'eA==' })
   const recorded = '2025-01-01T00:00:00Z'
   const agent = [{ who: to('Organization', ward) }]

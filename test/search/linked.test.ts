@@ -33,7 +33,7 @@ async function ids(client: Client, query: string): Promise<string[]> {
 await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 2, 60_000)
 const both = [own.id, theirs.id]
 
-t.test('a search finds what linked Projects share, in one order', async (t) => {
+t.test('finds resources shared by linked Projects in one order', async (t) => {
   t.same(await ids(admin, 'Practitioner?name=linkman&_sort=_lastUpdated'), both)
   t.same(await ids(admin, 'Practitioner?name=linkman'), both.toReversed())
   t.same(await ids(admin, 'Practitioner?name=linkman&_sort=family,_id'), both.toSorted())
@@ -44,16 +44,13 @@ t.test('a search finds what linked Projects share, in one order', async (t) => {
   t.same(await ids(admin, '?_type=Practitioner,Patient&_sort=_lastUpdated'), both)
 })
 
-t.test(
-  'types that a Project does not share are not seen, nor is the link seen from there',
-  async (t) => {
-    t.same(await ids(admin, 'Patient?name=linkman'), [])
-    t.same(await ids(shared.admin, 'Practitioner?name=linkman'), [theirs.id])
-    t.equal((await ids(foreign.admin, 'Practitioner?name=linkman')).length, 1)
-  },
-)
+t.test('hides unshared types, and hides the link from the linked Project', async (t) => {
+  t.same(await ids(admin, 'Patient?name=linkman'), [])
+  t.same(await ids(shared.admin, 'Practitioner?name=linkman'), [theirs.id])
+  t.equal((await ids(foreign.admin, 'Practitioner?name=linkman')).length, 1)
+})
 
-t.test('_project narrows a search among them', async (t) => {
+t.test('narrows a search by _project', async (t) => {
   const of = (id: string) => ids(admin, `Practitioner?name=linkman&_project=${id}`)
   t.same(await of(project.id), [own.id])
   t.same(await of(`Project/${shared.project.id}`), [theirs.id])
@@ -61,7 +58,7 @@ t.test('_project narrows a search among them', async (t) => {
   t.same(await of(foreign.project.id), [])
 })
 
-t.test('what is in a linked Project is included', async (t) => {
+t.test('includes resources of a linked Project', async (t) => {
   const patient = await admin.create(aPatient())
   const performer = [{ reference: `Practitioner/${theirs.id}` }]
   const observation = await admin.create(anObservation(`Patient/${patient.id}`, { performer }))
@@ -69,7 +66,7 @@ t.test('what is in a linked Project is included', async (t) => {
   t.same(found, [observation.id, theirs.id])
 })
 
-t.test('what a linked Project shares is read by its id and never written', async (t) => {
+t.test('reads shared resources by id and never writes them', async (t) => {
   const path = `Practitioner/${theirs.id}`
   t.match(await admin.get(path), { status: 200, body: { id: theirs.id } })
   t.equal((await admin.get(`${path}/_history/1`)).status, 200)
@@ -84,7 +81,7 @@ t.test('what a linked Project shares is read by its id and never written', async
   t.equal((await admin.del(`Patient/${hidden.id}`)).status, 404)
 })
 
-t.test('a conditional create looks into its own Project alone', async (t) => {
+t.test('searches only its own Project for a conditional create', async (t) => {
   await shared.admin.create({ resourceType: 'Organization', name: 'Linked house' })
   const headers = { 'If-None-Exist': 'name=linked house' }
   const house = { resourceType: 'Organization', name: 'Linked house' }
@@ -92,7 +89,7 @@ t.test('a conditional create looks into its own Project alone', async (t) => {
   t.equal((await ids(admin, 'Organization?name=linked house')).length, 2)
 })
 
-t.test('a Project that shares everything keeps its clients and members to itself', async (t) => {
+t.test('hides clients and members of a Project that shares everything', async (t) => {
   await change(shared.project.id, { exportedResourceType: undefined })
   await until(async () => (await ids(admin, 'Patient?name=linkman')).length === 1, 60_000)
   const path = `ClientApplication/${shared.adminCredentials.id}`
@@ -103,7 +100,7 @@ t.test('a Project that shares everything keeps its clients and members to itself
   t.same(await ids(admin, 'Project'), [project.id])
 })
 
-t.test('who is an admin here sees no secrets of a linked Project', async (t) => {
+t.test('hides secrets of a linked Project from admins', async (t) => {
   const secret = {
     resourceType: 'Subscription',
     status: 'off',
@@ -124,7 +121,7 @@ t.test('who is an admin here sees no secrets of a linked Project', async (t) => 
   }
 })
 
-t.test('what is no longer linked is no longer found', async (t) => {
+t.test('finds nothing in a Project that is no longer linked', async (t) => {
   await change(project.id, { link: undefined })
   await until(async () => (await ids(admin, 'Practitioner?name=linkman')).length === 1, 60_000)
   t.same(await ids(admin, 'Practitioner?name=linkman'), [own.id])

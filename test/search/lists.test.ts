@@ -57,11 +57,11 @@ const CASES: readonly (readonly [query: string, ...expected: string[]])[] = [
   [`Observation?patient._list=${first.id}`, 'kept'],
   [`Observation?patient._list=${second.id}`, 'gone'],
   [`Patient?_has:Observation:patient:subject:Patient._list=${first.id}`, 'kept'],
-  // A List's items are one thing, its members another.
+  // `item` finds deleted entries too; `_list` does not.
   [`Patient?_has:List:item:_id=${first.id}`, 'both', 'gone', 'kept', 'stays'],
 ]
 
-t.test('who is marked as deleted in a List is no member of it', async (t) => {
+t.test('excludes entries marked as deleted from the members of a List', async (t) => {
   for (const [query, ...expected] of CASES) {
     t.same(await found(query), expected, query)
     const { body } = await admin.get<Raw>(`${query}&_summary=count`)
@@ -70,12 +70,12 @@ t.test('who is marked as deleted in a List is no member of it', async (t) => {
   t.equal((await admin.get<Raw>(`List?item=${gone}`)).body.entry.length, 2)
 })
 
-t.test('members of a List are one statement', async (t) => {
+t.test('finds members of a List with one statement', async (t) => {
   const ask = () => admin.get(`Patient?_list=${first.id}`)
   t.equal(await statementsAsked(botica.services, admin, ask), 1)
 })
 
-t.test('a policy for the members of a List does not show whom it has deleted', async (t) => {
+t.test('hides deleted entries under a policy for the members of a List', async (t) => {
   const criteria = `Patient?_list=${first.id}`
   const { client } = await memberUnder(botica, { entries: [{ resourceType: 'Patient', criteria }] })
   t.same(await found('Patient', client), ['both', 'kept', 'stays'])
@@ -84,7 +84,7 @@ t.test('a policy for the members of a List does not show whom it has deleted', a
   t.equal((await client.get(gone ?? '')).status, 404)
 })
 
-t.test('a List is searched as it is now', async (t) => {
+t.test('searches the current version of a List', async (t) => {
   const { id } = await admin.create(aList([anEntry(kept)]))
   for (const [deleted, expected] of [
     [true, []],

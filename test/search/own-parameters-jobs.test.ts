@@ -18,7 +18,7 @@ async function idsOf(query: string): Promise<string[]> {
   return (body.entry ?? []).map((entry: Raw) => entry.resource.id).sort()
 }
 
-t.test('a worker that dies leaves its index to the next one', async (t) => {
+t.test('continues the index of a crashed worker in the next one', async (t) => {
   const patients = await Promise.all(
     Array.from({ length: 450 }, () => admin.create(aPatient({ language: 'de' }))),
   )
@@ -34,7 +34,7 @@ t.test('a worker that dies leaves its index to the next one', async (t) => {
     type: 'token',
     expression: 'Patient.language',
   })
-  // Its first page waits for the table, and the worker is gone before it gets it.
+  // The worker dies while its first page waits for the table lock.
   await database.transaction(async (connection) => {
     await connection.query({ text: 'lock table resource in share row exclusive mode', values: [] })
     await until(async () => {
@@ -50,7 +50,7 @@ t.test('a worker that dies leaves its index to the next one', async (t) => {
     first.kill('SIGKILL')
     await ended
   })
-  // As if nobody had heard of it for long.
+  // Simulates an expired heartbeat.
   await run(`update job set held = held - interval '1 minute'`)
   await botica.startWorker()
   await until(async () => (await admin.get('Patient?tongue=de')).status === 200, READY_MS)
@@ -58,7 +58,7 @@ t.test('a worker that dies leaves its index to the next one', async (t) => {
   t.equal(found.body.total, patients.length)
 })
 
-t.test('what older code has indexed is indexed anew by a worker', async (t) => {
+t.test('reindexes rows of older code by a worker', async (t) => {
   const patient = await admin.create(aPatient({ name: [{ family: 'Upgraded' }] }))
   t.same(await run('select rev from index_revision'), [{ rev: INDEX_REVISION }])
   await run('delete from idx_string where id = $1', [patient.id])
@@ -70,7 +70,7 @@ t.test('what older code has indexed is indexed anew by a worker', async (t) => {
   await until(async () => (await idsOf('Patient?name=upgraded')).length === 1, READY_MS)
   const isWaiting = `kind = 'index-revision' and progress->>'isLate' = 'true' and state = 'waiting'`
   await until(async () => (await run(`select 1 from job where ${isWaiting}`)).length > 0, READY_MS)
-  // An old process may still write without the new keys, so it is not over yet.
+  // Not finished: an old process may still write without the new keys.
   t.same(await run('select rev from index_revision'), [{ rev: 0 }])
   const late = await admin.create(aPatient({ name: [{ family: 'Belated' }] }))
   await run('delete from idx_string where id = $1', [late.id])

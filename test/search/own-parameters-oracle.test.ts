@@ -10,7 +10,7 @@ const { admin } = botica
 const all = await loadStage(botica)
 const READY_MS = 120_000
 
-/** Parameters of the standard under a name of the Project's own must find what the standard's find. */
+/** Standard parameters redefined under a Project's name must find the same matches. */
 const QUERIES = `
 Patient?gender=male
 Patient?gender:not=male
@@ -75,7 +75,7 @@ for (const [type, code] of wanted.values()) {
   } as Resource)
 }
 
-t.test('parameters of a Project find what the raw JSON says', async (t) => {
+t.test('finds the matches of the raw JSON by parameters of a Project', async (t) => {
   const last = rename(QUERIES.at(-1) ?? '')
   await until(async () => (await admin.get(last)).status === 200, READY_MS)
   for (const query of sampleCases(QUERIES, SHARE)) {
@@ -88,7 +88,7 @@ t.test('parameters of a Project find what the raw JSON says', async (t) => {
   }
 })
 
-t.test('they sort as those of the standard do', async (t) => {
+t.test('sorts by parameters of a Project as by standard ones', async (t) => {
   for (const [type, code] of [
     ['Patient', 'family'],
     ['Patient', 'gender'],

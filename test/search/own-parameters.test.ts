@@ -41,10 +41,10 @@ function ready(query: string, client = admin): Promise<void> {
   return until(async () => (await client.get(query)).status === 200, READY_MS)
 }
 
-t.test('a parameter of the Project finds what was stored before and after it', async (t) => {
+t.test('finds resources stored before and after the parameter', async (t) => {
   const before = await admin.create(withEyes('blue'))
   const other = await admin.create(withEyes('green'))
-  // The index waits for a transaction that may have written by older parameters.
+  // The index waits for transactions that may have used older parameters.
   const { parameter, after } = await services.database.transaction(async (connection) => {
     await connection.query({ text: 'select pg_current_xact_id()', values: [] })
     const parameter = await admin.create(aParameter())
@@ -92,7 +92,7 @@ t.test('a parameter of the Project finds what was stored before and after it', a
   }, READY_MS)
 })
 
-t.test('more than a path is left to the FHIRPath engine', async (t) => {
+t.test('evaluates expressions beyond paths by the FHIRPath engine', async (t) => {
   const code = 'initial'
   const expression = "Patient.name.where(use = 'official').family.select(substring(0, 1))"
   const patient = await admin.create(aPatient({ name: [{ use: 'official', family: 'Quine' }] }))
@@ -102,24 +102,21 @@ t.test('more than a path is left to the FHIRPath engine', async (t) => {
   t.same(await idsOf(admin, `Patient?${code}=u&_id=${patient.id}`), [])
 })
 
-t.test(
-  'an expression that takes all the time there is finds nothing and stops nobody',
-  async (t) => {
-    const nines = '(0)'
-    const expression = `Patient.name.repeat('a').select(${nines}.repeat($this + 1)).count()`
-    const made = await admin.post(
-      'SearchParameter',
-      aParameter({ code: 'endless', type: 'number', expression }),
-    )
-    t.equal(made.status, 201, made.text)
-    const patient = await admin.create(aPatient({ name: [{ family: 'Patient' }] }))
-    t.same(await idsOf(admin, `Patient?name=patient&_id=${patient.id}`), [patient.id])
-    await ready('Patient?endless=1')
-    t.same(await idsOf(admin, 'Patient?endless=ge0'), [])
-  },
-)
+t.test('finds nothing by an endless expression and blocks no other request', async (t) => {
+  const nines = '(0)'
+  const expression = `Patient.name.repeat('a').select(${nines}.repeat($this + 1)).count()`
+  const made = await admin.post(
+    'SearchParameter',
+    aParameter({ code: 'endless', type: 'number', expression }),
+  )
+  t.equal(made.status, 201, made.text)
+  const patient = await admin.create(aPatient({ name: [{ family: 'Patient' }] }))
+  t.same(await idsOf(admin, `Patient?name=patient&_id=${patient.id}`), [patient.id])
+  await ready('Patient?endless=1')
+  t.same(await idsOf(admin, 'Patient?endless=ge0'), [])
+})
 
-t.test('every kind of value can be searched by, components of one element too', async (t) => {
+t.test('searches by every kind of value and by components of one element', async (t) => {
   const KINDS: [string, object, string, string][] = [
     ['string', { expression: 'Patient.contact.name' }, 'Kontakt', 'Other'],
     ['date', { expression: 'Patient.identifier.period' }, 'ge2020-05', 'lt2019'],
@@ -195,7 +192,7 @@ t.test('every kind of value can be searched by, components of one element too', 
   t.notMatch((await botica.anonymous.get('metadata')).text, 'own-date')
 })
 
-t.test('two Projects may mean different things by one name', async (t) => {
+t.test('keeps parameters of one name in two Projects apart', async (t) => {
   const tenants = await Promise.all([botica.createTenant(), botica.createTenant()])
   const [one, two] = tenants.map((tenant) => tenant.admin)
   if (one === undefined || two === undefined) throw new Error('There are two')
@@ -211,7 +208,7 @@ t.test('two Projects may mean different things by one name', async (t) => {
   t.same(await idsOf(two, 'Patient?what=male'), [])
 })
 
-t.test('a changed expression counts for everything, in every process', async (t) => {
+t.test('applies a changed expression to all resources in every process', async (t) => {
   const { admin: client } = await botica.createTenant()
   const patient = await client.create(aPatient({ gender: 'male', language: 'de' }))
   const parameter = await client.create(aParameter({ code: 'what', expression: 'Patient.gender' }))
@@ -229,7 +226,7 @@ t.test('a changed expression counts for everything, in every process', async (t)
   }
 })
 
-t.test('what cannot be searched by is refused with the element at fault', async (t) => {
+t.test('rejects invalid parameters and names the element', async (t) => {
   const REFUSED: [object, string, RegExp][] = [
     [{ code: 'name' }, 'code', /^Patient has a search parameter name already: http/],
     [{ code: 'eyes!' }, 'code', /cannot be called/],
@@ -280,7 +277,7 @@ async function idsIn(
   return status === 200 ? (body.entry ?? []).map((entry: Raw) => entry.resource.id) : []
 }
 
-t.test('criteria of a policy may name a parameter of the Project', async (t) => {
+t.test('accepts a parameter of the Project in policy criteria', async (t) => {
   const colour = aParameter({ code: 'policy-eyes' })
   await admin.create(colour)
   await ready('Patient?policy-eyes=blue')

@@ -1,4 +1,4 @@
-/** Large pages leave the server in pieces, and are what they would be in one. */
+/** Large pages are streamed in chunks with unchanged content. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import type { Raw } from '../fixtures/oracle/values.ts'
@@ -16,7 +16,7 @@ await Promise.all(
 )
 const headers = { Authorization: `Bearer ${admin.token}` }
 
-t.test('a large page is whole, and says what a small one says', async (t) => {
+t.test('returns a complete large page with the content of small ones', async (t) => {
   const plain = { 'Accept-Encoding': 'identity' }
   const large = await admin.get<Raw>('Basic?_count=1000&_total=accurate', plain)
   t.equal(large.status, 200)
@@ -34,13 +34,13 @@ t.test('a large page is whole, and says what a small one says', async (t) => {
   t.same(large.body.entry, pages)
 })
 
-t.test('a large page is compressed for who takes it so', async (t) => {
+t.test('compresses a large page for clients that accept it', async (t) => {
   const answer = await admin.get<Raw>('Basic?_count=1000', { 'Accept-Encoding': 'gzip' })
   t.equal(answer.headers.get('content-encoding'), 'gzip')
   t.equal(answer.body.entry.length, 60)
 })
 
-t.test('a large page may be indented, and stand in a batch', async (t) => {
+t.test('indents a large page and returns it in a batch', async (t) => {
   const indented = await admin.get<Raw>('Basic?_count=1000&_pretty=true')
   t.equal(indented.body.entry.length, 60)
   t.equal(indented.text, JSON.stringify(indented.body, null, 2))
@@ -52,7 +52,7 @@ t.test('a large page may be indented, and stand in a batch', async (t) => {
   t.equal(batch.body.entry[0].resource.entry.length, 60)
 })
 
-t.test('addresses of Binaries are signed in a large page, too', async (t) => {
+t.test('signs Binary URLs in a large page', async (t) => {
   const binary = await admin.create({
     resourceType: 'Binary',
     contentType: 'text/plain',
@@ -72,7 +72,7 @@ t.test('addresses of Binaries are signed in a large page, too', async (t) => {
   t.match(body.entry[0].resource.extension[0].valueAttachment.url, /\/storage\/.*Signature/)
 })
 
-t.test('a large history is sent as a large page is', async (t) => {
+t.test('streams a large history', async (t) => {
   const plain = { 'Accept-Encoding': 'identity' }
   const [binary] = (await admin.get<Raw>('Binary/_history')).body.entry
   const large = await admin.get<Raw>('Basic/_history?_count=1000&_total=accurate', plain)
@@ -92,7 +92,7 @@ t.test('a large history is sent as a large page is', async (t) => {
   t.equal(binary.request.url, 'Binary', 'the address of a request is not signed')
 })
 
-t.test('HEAD of a large page has the headers of GET and no body', async (t) => {
+t.test('answers HEAD of a large page with the headers of GET and no body', async (t) => {
   for (const path of ['Basic?_count=1000', 'Basic/_history?_count=1000']) {
     const [head, get] = await Promise.all(
       ['HEAD', 'GET'].map((method) => fetch(`${baseUrl}fhir/R4/${path}`, { method, headers })),

@@ -39,7 +39,7 @@ function isRefused(work: () => unknown): boolean {
   }
 }
 
-t.test('a query without parameters has the defaults of the contract', async (t) => {
+t.test('applies the defaults to a query without parameters', async (t) => {
   t.same(parseSearch('Patient', ''), {
     type: 'Patient',
     conditions: [],
@@ -55,7 +55,7 @@ t.test('a query without parameters has the defaults of the contract', async (t) 
   })
 })
 
-t.test('repeats are conditions and commas are values', async (t) => {
+t.test('reads repeats as conditions and commas as alternatives', async (t) => {
   t.same(conditions('Patient', 'name=eve,ann&name=smith&gender:not=male'), [
     { code: 'name', type: 'string', modifier: undefined, values: ['eve', 'ann'] },
     { code: 'name', type: 'string', modifier: undefined, values: ['smith'] },
@@ -63,23 +63,23 @@ t.test('repeats are conditions and commas are values', async (t) => {
   ])
 })
 
-t.test('equal conditions and equal values count once', async (t) => {
+t.test('drops duplicate conditions and values', async (t) => {
   t.same(conditions('Patient', 'name=eve,eve&name=eve'), [
     { code: 'name', type: 'string', modifier: undefined, values: ['eve'] },
   ])
 })
 
-t.test('an empty value is no condition', async (t) => {
+t.test('ignores empty values', async (t) => {
   t.same(conditions('Patient', 'name=&gender=,&_id='), [])
 })
 
-t.test('an escaped comma does not part values', async (t) => {
+t.test('keeps an escaped comma within its value', async (t) => {
   t.same(conditions('Patient', 'name=a\\,b,c')[0]?.values, ['a\\,b', 'c'])
   t.same(splitValue('a\\|b|c', '|'), ['a\\|b', 'c'])
   t.equal(escapeValue('a,b|c$d\\'), 'a\\,b\\|c\\$d\\\\')
 })
 
-t.test('own absolute references and typed ids lose what all of them share', async (t) => {
+t.test('shortens local absolute references and typed ids', async (t) => {
   const options = { fhirUrl: 'https://a.example/fhir/R4/' }
   const query = 'subject=https://a.example/fhir/R4/Patient/1,https://b.example/Patient/1'
   t.match(parseSearch('Observation', query, options).conditions, [
@@ -88,7 +88,7 @@ t.test('own absolute references and typed ids lose what all of them share', asyn
   t.same(conditions('Patient', '_id=Patient/1,2')[0]?.values, ['1', '2'])
 })
 
-t.test('result parameters are read and bounded', async (t) => {
+t.test('reads result parameters and enforces their bounds', async (t) => {
   const request = parseSearch(
     'Patient',
     '_count=5000&_offset=10000&_sort=-birthdate,name&_total=accurate&_summary=count&_elements=name,id&_fields=gender&_format=json&_=1',
@@ -109,7 +109,7 @@ t.test('result parameters are read and bounded', async (t) => {
   t.equal(parseSearch('Patient', '_cursor=x').cursor, 'x')
 })
 
-t.test('what cannot be answered is refused with its reason', async (t) => {
+t.test('rejects invalid queries with the reason', async (t) => {
   const many = (count: number) => Array.from({ length: count }, (_, i) => `v${i}`).join(',')
   const cases: readonly (readonly [string, string, string])[] = [
     ['Patient', 'nmae=x', '400 invalid Unknown search parameter: nmae'],
@@ -209,15 +209,18 @@ t.test('what cannot be answered is refused with its reason', async (t) => {
   }
 })
 
-t.test('lenient handling ignores unknown parameters but no impossible modifier', async (t) => {
-  const request = parseSearch('Patient', 'nmae=x&name=eve', { handling: 'lenient' })
-  t.same(request.ignored, [{ name: 'nmae', value: 'x', text: 'Unknown search parameter: nmae' }])
-  t.equal(request.conditions.length, 1)
-  t.match(refusal('Patient', 'name:foo=x', 'lenient'), /Invalid modifier/)
-  t.match(refusal('Patient', '_sort=nope', 'lenient'), /Unknown search parameter/)
-})
+t.test(
+  'ignores unknown parameters under lenient handling but rejects invalid modifiers',
+  async (t) => {
+    const request = parseSearch('Patient', 'nmae=x&name=eve', { handling: 'lenient' })
+    t.same(request.ignored, [{ name: 'nmae', value: 'x', text: 'Unknown search parameter: nmae' }])
+    t.equal(request.conditions.length, 1)
+    t.match(refusal('Patient', 'name:foo=x', 'lenient'), /Invalid modifier/)
+    t.match(refusal('Patient', '_sort=nope', 'lenient'), /Unknown search parameter/)
+  },
+)
 
-t.test('reference conditions take a type, an identifier and missing', async (t) => {
+t.test('accepts a type, an identifier and missing on references', async (t) => {
   t.same(
     conditions(
       'Observation',
@@ -253,7 +256,7 @@ t.test('memberships are found by the type of their profile', async (t) => {
   ])
 })
 
-t.test('token values name a system, none or any', async (t) => {
+t.test('reads tokens with a system, without one and with any', async (t) => {
   t.same(parseTokenValue('c'), { system: undefined, code: 'c' })
   t.same(parseTokenValue('s|c'), { system: 's', code: 'c' })
   t.same(parseTokenValue('|c'), { system: '', code: 'c' })
@@ -261,7 +264,7 @@ t.test('token values name a system, none or any', async (t) => {
   t.same(parseTokenValue('a\\|b'), { system: undefined, code: 'a|b' })
 })
 
-t.test('date values of any precision are half-open ranges', async (t) => {
+t.test('reads dates of any precision as half-open ranges', async (t) => {
   const range = (low: string, high: string) => ({ low: Date.parse(low), high: Date.parse(high) })
   const cases: readonly (readonly [string, string, string, string])[] = [
     ['2024', 'eq', '2024-01-01', '2025-01-01'],
@@ -297,7 +300,7 @@ t.test('date values of any precision are half-open ranges', async (t) => {
   })
 })
 
-t.test('numbers mean what their digits say', async (t) => {
+t.test('reads the precision of numbers from their digits', async (t) => {
   t.same(parseNumberValue('100'), { prefix: 'eq', value: 100, low: 99.5, high: 100.5 })
   t.same(parseNumberValue('100.00'), { prefix: 'eq', value: 100, low: 99.995, high: 100.005 })
   t.same(parseNumberValue('1e2'), { prefix: 'eq', value: 100, low: 95, high: 105 })
@@ -312,14 +315,14 @@ t.test('numbers mean what their digits say', async (t) => {
   }
 })
 
-t.test('quantities have a unit with a system, a unit alone or none', async (t) => {
+t.test('reads quantities with a unit and system, a unit alone or none', async (t) => {
   t.match(parseQuantityValue('5.4'), { value: 5.4, system: undefined, code: undefined })
   t.match(parseQuantityValue('lt5.4|s|mg'), { prefix: 'lt', system: 's', code: 'mg' })
   t.match(parseQuantityValue('5.4||mg'), { system: undefined, code: 'mg' })
   t.ok(isRefused(() => parseQuantityValue('5|a|b|c')))
 })
 
-t.test('strings compare without case, accents and runs of blanks', async (t) => {
+t.test('ignores case, accents and repeated blanks in strings', async (t) => {
   t.equal(normaliseString('  Éva  MÜLLER\u0000\n'), 'eva muller')
   t.equal(normaliseString('ﬁne'), 'fine')
   t.equal(normaliseString('x'.repeat(1_000_000)).length, 200)

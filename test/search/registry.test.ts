@@ -9,7 +9,6 @@ import { memberUnder } from '../fixtures/policy/policy.ts'
 const botica = await openBotica(t)
 const { admin, superAdmin, services, project } = botica
 
-/** Two humans with a login, and a Practitioner without one. */
 const people = [await aPerson(services, project), await aPerson(services, project)] as const
 const [ann, bob] = people.map(({ membership, email }) => ({
   id: membership.id ?? '',
@@ -72,7 +71,7 @@ const CASES: readonly (readonly [query: string, ...expected: string[]])[] = [
   [`ProjectMembership?_has:AuditEvent:entity:agent:ClientApplication.name=joined`, ann.id],
 ]
 
-t.test('joins lead from the registry into a Project and back', async (t) => {
+t.test('joins from the registry into a Project and back', async (t) => {
   for (const [query, ...expected] of CASES) {
     t.same(await found(query), expected.toSorted(), query)
     const { body } = await admin.get<Raw>(`${query}&_summary=count`)
@@ -81,7 +80,7 @@ t.test('joins lead from the registry into a Project and back', async (t) => {
   t.ok((await found(`${type}?family=registra`)).includes(unknown.id))
 })
 
-t.test('GraphQL and conditional writes join them, too', async (t) => {
+t.test('joins them in GraphQL and conditional writes', async (t) => {
   const query = `{ ProjectMembershipList(_filter: "profile:${type}.family eq Registra") { id } }`
   const { body } = await admin.post<Raw>('$graphql', { query })
   t.same(body, { data: { ProjectMembershipList: [{ id: ann.id }] } })
@@ -90,14 +89,14 @@ t.test('GraphQL and conditional writes join them, too', async (t) => {
   t.match((await admin.patch(url, patch)).body, { id: idOf(ann.profile), active: true })
 })
 
-t.test('each such join takes a statement of its own, other searches take none', async (t) => {
+t.test('runs one extra statement for each such join only', async (t) => {
   const count = (query: string) => statementsAsked(services, admin, () => admin.get(query))
   t.equal(await count(`ProjectMembership?profile:${type}.name=registra`), 2)
   t.equal(await count(`ProjectMembership?profile:${type}._id=x`), 1)
   t.equal(await count('ProjectMembership?user:User.email=x'), 1)
 })
 
-t.test('a join passes only through what the caller may search', async (t) => {
+t.test('joins only through resources that the caller may search', async (t) => {
   const other = await botica.createTenant()
   t.same(await found('ProjectMembership?profile.name=registra', other.admin), [])
   const { client: member } = await memberUnder(botica, {
@@ -113,12 +112,12 @@ t.test('a join passes only through what the caller may search', async (t) => {
   t.equal((await blind.get(`${type}?name=registra`)).status, 403)
 })
 
-t.test('a super admin names the Project of the other side', async (t) => {
+t.test('joins the Project that a super admin names', async (t) => {
   const query = `ProjectMembership?_project=${project.id}&profile:${type}.name=registra`
   t.same(await found(query, superAdmin), [ann.id])
 })
 
-t.test('what cannot be joined is refused by its name', async (t) => {
+t.test('rejects unsupported joins by name', async (t) => {
   for (const [name, text] of [
     ['_project:Project.name', 'Search parameter _project cannot be chained'],
     ['_compartment.name', 'Search parameter _compartment cannot be chained'],

@@ -1,4 +1,4 @@
-/** Searches as the pages of the standard word them: https://hl7.org/fhir/R4/search.html */
+/** Examples of the standard: https://hl7.org/fhir/R4/search.html */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -22,7 +22,7 @@ const make = async (resource: Raw): Promise<string> =>
 
 const patient = await make({ resourceType: 'Patient', gender: 'male', name: [{ family: 'Low' }] })
 
-t.test('_count=0 is _summary=count', async (t) => {
+t.test('treats _count=0 as _summary=count', async (t) => {
   for (const query of ['Patient?_count=0', 'Patient?_summary=count']) {
     const { body } = await ask(query)
     t.equal(body.total, 1, query)
@@ -30,7 +30,7 @@ t.test('_count=0 is _summary=count', async (t) => {
   }
 })
 
-t.test('a quantity is found by a system alone', async (t) => {
+t.test('finds a quantity by its system alone', async (t) => {
   const of = (value: number, system?: string, code?: string) =>
     make({
       resourceType: 'Observation',
@@ -69,7 +69,7 @@ t.test('a quantity is found by a system alone', async (t) => {
   }
 })
 
-t.test('an exponent says how precise a number is', async (t) => {
+t.test('reads the precision of a number with an exponent', async (t) => {
   const of = (probabilityDecimal: number) =>
     make({
       resourceType: 'RiskAssessment',
@@ -85,7 +85,7 @@ t.test('an exponent says how precise a number is', async (t) => {
   t.same(await ids('RiskAssessment?probability=5.40e-3'), [])
 })
 
-t.test('a definition is found by its url and version', async (t) => {
+t.test('finds a definition by url and version', async (t) => {
   const url = 'http://example.org/ValueSet/found'
   const of = (version: string) => make({ resourceType: 'ValueSet', status: 'draft', url, version })
   const [first, second] = [await of('1.0'), await of('2.0')]
@@ -100,7 +100,7 @@ t.test('a definition is found by its url and version', async (t) => {
   t.equal((await client.get(`ValueSet/${first}`)).status, 404)
 })
 
-t.test('codes without a place for a system have that of their binding', async (t) => {
+t.test('takes the system of code elements from their binding', async (t) => {
   const gender = 'http://hl7.org/fhir/administrative-gender'
   t.same(await ids(`Patient?gender=${gender}|`), [patient])
   t.same(await ids(`Patient?gender=${gender}|male`), [patient])
@@ -120,7 +120,7 @@ t.test('codes without a place for a system have that of their binding', async (t
   t.same(await of('urn:other|appends'), [])
 })
 
-t.test('common parameters search all types', async (t) => {
+t.test('searches all types by common parameters', async (t) => {
   const tag = 'urn:tag|t'
   const tagged = { meta: { tag: [{ system: 'urn:tag', code: 't' }] } }
   const person = await make({ resourceType: 'Patient', ...tagged })
@@ -142,7 +142,7 @@ t.test('common parameters search all types', async (t) => {
   t.equal((await ask(`?_tag=${tag}&name=Low`)).status, 400)
 })
 
-t.test('versions above and below are of canonicals alone', async (t) => {
+t.test('limits :above and :below on versions to canonicals', async (t) => {
   for (const modifier of ['above', 'below']) {
     const refused = await ask(`Observation?subject:${modifier}=Patient/${patient}`)
     t.match(refused, { status: 400, body: { issue: [{ expression: ['subject'] }] } }, modifier)
@@ -151,13 +151,13 @@ t.test('versions above and below are of canonicals alone', async (t) => {
   }
 })
 
-t.test('a Provenance is included by what it is about', async (t) => {
+t.test('includes a Provenance by its target', async (t) => {
   const { body } = await admin.get<Raw>('metadata')
   const described = body.rest[0].resource.find(({ type }: Raw) => type === 'MedicationRequest')
   t.ok(described.searchRevInclude.includes('Provenance:target'))
 })
 
-t.test('units are those of each Project, whatever others of the process have stored', async (t) => {
+t.test('keeps the units of each Project apart', async (t) => {
   const kilograms = { value: 71.5, unit: 'kg', system: 'http://unitsofmeasure.org', code: 'kg' }
   const weight = { resourceType: 'Observation', status: 'final', code: { text: 'weight' } }
   for (const { admin: member } of [await botica.createTenant(), await botica.createTenant()]) {

@@ -60,7 +60,7 @@ const FOUND: readonly (readonly [query: string, patient: string])[] = [
   ['given=?', strauss],
 ]
 
-t.test('a string is found by the beginning of any of its words', async (t) => {
+t.test('finds a string by the beginning of any word', async (t) => {
   for (const [query, patient] of FOUND) t.same(await ids(`Patient?${query}`), [patient], query)
   for (const query of ['family=uinones', 'given=aria', 'address=ain', 'family=ones', 'name=brien'])
     t.same(await ids(`Patient?${query}`), [], query)
@@ -69,7 +69,7 @@ t.test('a string is found by the beginning of any of its words', async (t) => {
   t.same(await ids('Patient?family:exact=SmithJones'), [])
 })
 
-t.test('each word more narrows what is found', async (t) => {
+t.test('narrows the matches with each word', async (t) => {
   for (const words of [
     ['anna', 'maria', 'carreno', 'quinones', 'md'],
     ['anna', 'zoe'],
@@ -90,7 +90,7 @@ t.test('each word more narrows what is found', async (t) => {
 
 const LONG = Array.from({ length: 1000 }, (_, i) => `word${i}`).join('; ')
 
-t.test('a long text is found by every word and every part of it', async (t) => {
+t.test('finds a long text by every word and part', async (t) => {
   const { id = '' } = await admin.create({
     resourceType: 'ValueSet',
     status: 'draft',
@@ -123,7 +123,7 @@ t.test('a long text is found by every word and every part of it', async (t) => {
   t.match(tooMany, { status: 400, body: { issue: [{ code: 'too-costly' }] } })
 })
 
-t.test('criteria of a policy find the same words', async (t) => {
+t.test('finds the same words by policy criteria', async (t) => {
   for (const [query, patient] of FOUND) {
     if (query.includes('$') || query.includes('?')) continue
     const entries = [{ resourceType: 'Patient', criteria: `Patient?${query}` }]
@@ -136,7 +136,7 @@ t.test('criteria of a policy find the same words', async (t) => {
   }
 })
 
-t.test('a text is compared by letters and digits', async (t) => {
+t.test('compares texts by letters and digits', async (t) => {
   t.equal(comparedText('  Éva  MÜLLER\u0000\n'), 'eva muller')
   t.equal(comparedText('ﬁne – "İstanbul", 3.5 %'), 'fine istanbul 35')
   t.equal(comparedText(' ?!  -- '), '?! --')
@@ -147,7 +147,7 @@ t.test('a text is compared by letters and digits', async (t) => {
   })
 })
 
-t.test('a part of a long text stands in one of its chunks', async (t) => {
+t.test('finds a part of a long text within one chunk', async (t) => {
   const text = Array.from({ length: 3000 }, (_, i) => (i % 7 === 0 ? '𝔘' : 'ab'.at(i % 2))).join('')
   const whole = comparedText(text.replaceAll('𝔘', '𐐨'))
   const { start, chunks } = searchedText(whole)

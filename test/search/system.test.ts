@@ -47,7 +47,7 @@ const namesOf = ({ entry = [] }: Searchset, mode = 'match') =>
     .filter(({ search }) => search.mode === mode)
     .map(({ resource }) => `${resource.resourceType}/${resource.id}`)
 
-t.test('a search over several types answers with all of them, newest first', async (t) => {
+t.test('returns resources of several types, newest first', async (t) => {
   const { status, body } = await get(`?_type=Patient,Practitioner,Encounter&identifier=${system}|1`)
   t.equal(status, 200)
   t.same(namesOf(body), [encounter, practitioner, other, patient])
@@ -60,7 +60,7 @@ t.test('a search over several types answers with all of them, newest first', asy
   t.match(counted.body, { total: 3, entry: undefined })
 })
 
-t.test('pages over several types follow each other in every order', async (t) => {
+t.test('pages over several types in every order', async (t) => {
   for (const sort of ['', '_lastUpdated', '-_lastUpdated', '_id', '-_id']) {
     const path = `?_type=Patient,Practitioner,Encounter,Observation&_sort=${sort}`
     const all = namesOf((await get(path)).body)
@@ -76,7 +76,7 @@ t.test('pages over several types follow each other in every order', async (t) =>
   }
 })
 
-t.test('equal ids of several types stay apart on pages', async (t) => {
+t.test('distinguishes equal ids of several types on pages', async (t) => {
   const id = randomUUID()
   const tag = [{ system, code: 'twin' }]
   for (const type of ['Patient', 'Practitioner', 'Group']) {
@@ -97,7 +97,7 @@ t.test('equal ids of several types stay apart on pages', async (t) => {
   }
 })
 
-t.test('the forms of POST say the same as the address', async (t) => {
+t.test('finds the same matches by POST as by GET', async (t) => {
   const type = { 'Content-Type': 'application/x-www-form-urlencoded' }
   const form = new URLSearchParams({ identifier: `${system}|1`, _type: 'Encounter' })
   const found = await admin.post<Searchset>('_search?_type=Patient', form.toString(), type)
@@ -116,7 +116,7 @@ t.test('the forms of POST say the same as the address', async (t) => {
   t.same(namesOf(joined.body, 'include'), [patient])
 })
 
-t.test('what a search over several types cannot do is refused', async (t) => {
+t.test('rejects unsupported searches over several types', async (t) => {
   for (const [path, status, text] of [
     ['', 400, 'No types specified'],
     ['?_type=', 400, 'No types specified'],
@@ -143,7 +143,7 @@ t.test('what a search over several types cannot do is refused', async (t) => {
 })
 
 t.test(
-  'lenient handling ignores what one of the types does not know, for all of them',
+  'ignores a parameter unknown to one type for all types under lenient handling',
   async (t) => {
     const lenient = { Prefer: 'handling=lenient' }
     const path = `?_type=Patient,Encounter&identifier=${system}|1&gender=male`
@@ -157,7 +157,7 @@ t.test(
   },
 )
 
-t.test('a compartment holds what its resource is the subject of', async (t) => {
+t.test('finds the resources of a compartment', async (t) => {
   const mine = observations.slice(0, 4)
   const { body } = await get(`${patient}/Observation`)
   t.same(namesOf(body), mine.toReversed())
@@ -173,21 +173,21 @@ t.test('a compartment holds what its resource is the subject of', async (t) => {
   t.same(namesOf((await get(next)).body), [mine[1], mine[0]])
 })
 
-t.test('a compartment of another project is empty', async (t) => {
+t.test('returns an empty compartment for another project', async (t) => {
   const { admin: stranger } = await botica.createTenant()
   for (const path of [`${patient}/*`, `${patient}/Observation`]) {
     t.same(namesOf((await stranger.get<Searchset>(path)).body), [], path)
   }
 })
 
-t.test('a search over several types is one statement', async (t) => {
+t.test('searches several types with one statement', async (t) => {
   const cost = (path: string) => statementsAsked(botica.services, botica.admin, () => get(path))
   t.equal(await cost(`?_type=Patient,Practitioner&identifier=${system}|1`), 1)
   t.equal(await cost(`${patient}/*`), 1)
   t.equal(await cost(`${patient}/Observation?_include=Observation:encounter`), 1)
 })
 
-t.test('included resources stand behind the matches with their mode', async (t) => {
+t.test('lists included resources after the matches with their mode', async (t) => {
   const { body } = await get(`Encounter?identifier=${system}|1&_include=Encounter:patient`)
   t.match(body.entry, [
     { fullUrl: `${botica.baseUrl}fhir/R4/${encounter}`, search: { mode: 'match' } },
@@ -200,7 +200,7 @@ t.test('included resources stand behind the matches with their mode', async (t) 
   t.match(cut.body.entry?.[1]?.resource, { gender: 'male' })
 })
 
-t.test('more than a thousand included resources are cut, with a warning', async (t) => {
+t.test('cuts included resources after a thousand, with a warning', async (t) => {
   const subject = await create({ resourceType: 'Patient', gender: 'other' })
   for (let i = 0; i < 3; i++) {
     const entry = Array.from({ length: 350 }, () => ({
@@ -238,7 +238,7 @@ t.test('memberships are found by the type of their profile', async (t) => {
   t.equal(await profiles('profile-type:not=Patient,Bot'), all)
 })
 
-t.test('whatever a query holds, the answer is never a fault of the server', async (t) => {
+t.test('never returns 5xx for any query', async (t) => {
   const nul = '%00'
   const sql = "x'%20or%201=1--"
   const names = Array.from({ length: 1000 }, (_, i) => `n${i}`).join(',')

@@ -9,7 +9,7 @@ const { admin } = botica
 const KINDS = 'http://example.org/kinds'
 const ROLES = 'http://terminology.hl7.org/CodeSystem/v3-RoleCode'
 
-/** Code → the code above it. */
+/** Code → its parent. */
 const TREE: Readonly<Record<string, string | undefined>> = {
   animal: undefined,
   bird: 'animal',
@@ -87,7 +87,7 @@ async function ids(query: string): Promise<string[]> {
   return (body.entry ?? []).map((entry: Raw) => entry.resource.id).sort()
 }
 
-/** Ids of the observations with such a code. */
+/** Returns the ids of the observations with the code. */
 function expected(test: (code: string) => boolean): string[] {
   const found = observations.filter(({ system, code }) => system === KINDS && test(code))
   return found.map(({ id }) => id).sort()
@@ -100,7 +100,7 @@ const rest = (inside: string[]) =>
     .filter((id) => !inside.includes(id))
     .sort()
 
-t.test('a code is found below and above another one in its CodeSystem', async (t) => {
+t.test('finds codes below and above another in its CodeSystem', async (t) => {
   for (const root of Object.keys(TREE)) {
     t.same(await ids(`Observation?code:below=${KINDS}|${root}`), expected(isBelow(root)), root)
     const above = expected((code) => lineOf(root).includes(code))
@@ -110,7 +110,7 @@ t.test('a code is found below and above another one in its CodeSystem', async (t
   t.same(await ids(`Observation?code:below=${KINDS}|fish,${KINDS}|owl`), both)
 })
 
-t.test('a CodeSystem of the standard has its hierarchy, too', async (t) => {
+t.test('uses the hierarchy of standard CodeSystems', async (t) => {
   const related = async (code: string) => {
     const relationship = [{ coding: [{ system: ROLES, code }] }]
     const made = await admin.create({
@@ -126,7 +126,7 @@ t.test('a CodeSystem of the standard has its hierarchy, too', async (t) => {
   t.same(await ids(`RelatedPerson?relationship:above=${ROLES}|FRND`), [friend])
 })
 
-t.test('a code is in a ValueSet, or in none of it', async (t) => {
+t.test('finds codes by :in and :not-in a ValueSet', async (t) => {
   const inside = expected(isBelow('bird'))
   for (const name of [
     'http://example.org/vs/birds',
@@ -151,7 +151,7 @@ t.test('a code is in a ValueSet, or in none of it', async (t) => {
   t.same(await ids(`Observation?_filter=${below}`), rest(inside))
 })
 
-t.test('a ValueSet may have ten thousand codes and not one more', async (t) => {
+t.test('accepts ValueSets of up to ten thousand codes', async (t) => {
   const found = observations.find(({ code }) => code === 'c5000')
   t.same(await ids('Observation?code:in=http://example.org/vs/at'), [found?.id])
   t.same(await ids('Observation?code:not-in=http://example.org/vs/at'), rest([found?.id ?? '']))
@@ -161,7 +161,7 @@ t.test('a ValueSet may have ten thousand codes and not one more', async (t) => {
   })
 })
 
-t.test('what is not known is refused with its name', async (t) => {
+t.test('rejects unknown canonicals by name', async (t) => {
   const REFUSED: [string, RegExp][] = [
     ['code:in=http://example.org/vs/none', /ValueSet http:.* is not known/],
     ['code:in=ValueSet/none', /ValueSet\/none is not known/],
@@ -180,7 +180,7 @@ t.test('what is not known is refused with its name', async (t) => {
   t.equal(own.status, 400)
 })
 
-t.test('canonical references are found by the beginning of their version', async (t) => {
+t.test('finds canonical references by the beginning of their version', async (t) => {
   const made = async (version: string) => {
     const response = { resourceType: 'QuestionnaireResponse', status: 'completed' }
     const questionnaire = `http://example.org/q${version}`

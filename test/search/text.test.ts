@@ -40,7 +40,7 @@ const isReady = (client: Client) => async () =>
 const early = await admin.create(noted('Early &amp; <b>written</b> be&#102;ore'))
 const under = async (...entries: Entry[]) => (await memberUnder(botica, { entries })).client
 
-t.test('words are not searched where the Project has not asked for it', async (t) => {
+t.test('rejects text search in Projects without the feature', async (t) => {
   for (const parameter of ['_text', '_content']) {
     t.match(await admin.get(`Patient?${parameter}=early`), {
       status: 400,
@@ -69,28 +69,25 @@ t.test('words are not searched where the Project has not asked for it', async (t
   t.equal(row?.count, 0)
 })
 
-t.test(
-  'switched on, the words of what is there already are found when the index is ready',
-  async (t) => {
-    await change(project.id, switched(true))
-    await until(async () => {
-      const { body } = await admin.get<Raw>('Patient?_text=early')
-      return body.issue?.[0].details.text === 'Search parameter _text is not ready'
-    }, READY_MS)
-    const explained = (await admin.get<Raw>('Patient?_text=early&_explain=true')).body
-    t.match(JSON.stringify(explained), /Search parameter _text is not ready: \d+ of \d+ resources/)
-    await botica.startWorker()
-    await until(isReady(admin), READY_MS)
-    t.same(await ids(admin, 'Patient?_text=early'), [early.id])
-    t.same(await ids(admin, 'Patient?_text=before'), [early.id])
-    t.equal((await plain.admin.get('Patient?_text=early')).status, 400)
-    const described = (await admin.get<Raw>('metadata')).body.rest[0].resource
-    const ofPatient = described.find(({ type }: Raw) => type === 'Patient').searchParam
-    t.ok(ofPatient.some(({ name }: Raw) => name === '_content'))
-    const ofClient = described.find(({ type }: Raw) => type === 'ClientApplication').searchParam
-    t.notOk(ofClient.some(({ name }: Raw) => name === '_content'))
-  },
-)
+t.test('finds existing resources when the new index is ready', async (t) => {
+  await change(project.id, switched(true))
+  await until(async () => {
+    const { body } = await admin.get<Raw>('Patient?_text=early')
+    return body.issue?.[0].details.text === 'Search parameter _text is not ready'
+  }, READY_MS)
+  const explained = (await admin.get<Raw>('Patient?_text=early&_explain=true')).body
+  t.match(JSON.stringify(explained), /Search parameter _text is not ready: \d+ of \d+ resources/)
+  await botica.startWorker()
+  await until(isReady(admin), READY_MS)
+  t.same(await ids(admin, 'Patient?_text=early'), [early.id])
+  t.same(await ids(admin, 'Patient?_text=before'), [early.id])
+  t.equal((await plain.admin.get('Patient?_text=early')).status, 400)
+  const described = (await admin.get<Raw>('metadata')).body.rest[0].resource
+  const ofPatient = described.find(({ type }: Raw) => type === 'Patient').searchParam
+  t.ok(ofPatient.some(({ name }: Raw) => name === '_content'))
+  const ofClient = described.find(({ type }: Raw) => type === 'ClientApplication').searchParam
+  t.notOk(ofClient.some(({ name }: Raw) => name === '_content'))
+})
 
 const created = await Promise.all([
   admin.create(noted('Chronic kidney disease, stage three')),
@@ -100,7 +97,7 @@ const created = await Promise.all([
 ])
 const [disease = '', stones = '', sober = '', shop = ''] = created.map(({ id }) => id)
 
-t.test('words, phrases, exclusions and alternatives are found', async (t) => {
+t.test('finds words, phrases, exclusions and alternatives', async (t) => {
   const cases: readonly [string, readonly string[]][] = [
     ['_text=kidney', [disease, stones]],
     ['_text=KIDNEY stone', [stones]],
@@ -134,7 +131,7 @@ t.test('words, phrases, exclusions and alternatives are found', async (t) => {
   t.match(await admin.get('Patient?_text:exact=kidney'), { status: 400 })
 })
 
-t.test('the best come first by _score, page by page', async (t) => {
+t.test('sorts by _score, page by page', async (t) => {
   const { body } = await admin.get<Raw>('Patient?_content=kidney&_sort=-_score')
   const scores: number[] = body.entry.map(({ search }: Raw) => search.score)
   t.equal(body.entry[0].resource.id, stones)
@@ -159,7 +156,7 @@ t.test('the best come first by _score, page by page', async (t) => {
   })
 })
 
-t.test('words are searched at the other end of a reference', async (t) => {
+t.test('searches words through a chain', async (t) => {
   const observation = await admin.create(
     anObservation(`Patient/${disease}`, { note: [{ text: 'Creatinine is high' }] }),
   )
@@ -168,7 +165,7 @@ t.test('words are searched at the other end of a reference', async (t) => {
   t.same(await ids(admin, 'Patient?_has:Observation:subject:_text=creatinine'), [])
 })
 
-t.test('a change and a deletion are seen at once, at no further statement', async (t) => {
+t.test('sees a change and a deletion at once, without an extra statement', async (t) => {
   const made = await admin.create(noted('Wandering albatross'))
   t.same(await ids(admin, 'Patient?_text=albatross'), [made.id])
   t.equal(await statementsAsked(services, admin, () => admin.create(noted('Counted'))), 1)
@@ -186,7 +183,7 @@ t.test('a change and a deletion are seen at once, at no further statement', asyn
   t.same(await ids(admin, 'Patient?_text=petrel'), [made.id])
 })
 
-t.test('a text of any length and letters is stored', async (t) => {
+t.test('stores texts of any length and script', async (t) => {
   const distinct = (count: number, word: (i: number) => string) =>
     Array.from({ length: count }, (_, i) => word(i)).join(' ')
   const texts = [
@@ -212,7 +209,7 @@ t.test('a text of any length and letters is stored', async (t) => {
   t.equal(extractResourceText(open).narrative.trim(), 'bracket')
 })
 
-t.test('nobody finds by words what is hidden', async (t) => {
+t.test('finds no hidden elements by words', async (t) => {
   const hidden = await under({ resourceType: 'Patient', hiddenFields: ['address'] })
   for (const query of ['_text=kidney', '_content=kidney', '_text=kidney&_sort=_score']) {
     t.match(await hidden.get(`Patient?${query}`), { status: 403 }, query)
@@ -234,7 +231,7 @@ t.test('nobody finds by words what is hidden', async (t) => {
   t.match(await superAdmin.get('User?_content=hash'), { status: 400 })
 })
 
-t.test('the published examples are found by each of their words, and by no other', async (t) => {
+t.test('finds the published examples by exactly their words', async (t) => {
   const types = ['Practitioner', 'Condition', 'Observation', 'Encounter', 'Procedure']
   const sample = (await r4Examples()).filter(({ resourceType }) => types.includes(resourceType))
   const words = new Map<string, ReadonlySet<string>>()
@@ -262,7 +259,7 @@ t.test('the published examples are found by each of their words, and by no other
   }
 })
 
-t.test('switched off, the words are forgotten', async (t) => {
+t.test('deletes the words when the feature is switched off', async (t) => {
   await change(project.id, switched(false))
   await until(async () => {
     const rows = await services.database.query({ text: 'select 1 from resource_text', values: [] })

@@ -40,7 +40,7 @@ const only = async (query: string): Promise<Raw> => {
 }
 const namesOf = (resource: Raw) => Object.keys(resource).sort()
 
-t.test('_summary=true leaves what the standard marks', async (t) => {
+t.test('keeps the elements of the standard’s summary under _summary=true', async (t) => {
   t.same(namesOf(await only('Patient?_summary=true')), [
     'active',
     'birthDate',
@@ -55,7 +55,7 @@ t.test('_summary=true leaves what the standard marks', async (t) => {
   t.equal(observation.referenceRange, undefined)
 })
 
-t.test('_summary=text leaves the narrative and what is mandatory', async (t) => {
+t.test('keeps the narrative and mandatory elements under _summary=text', async (t) => {
   t.same(namesOf(await only('Patient?_summary=text')), [
     'active',
     'id',
@@ -67,7 +67,7 @@ t.test('_summary=text leaves the narrative and what is mandatory', async (t) => 
   t.same(namesOf(observation), ['code', 'id', 'meta', 'resourceType', 'status'])
 })
 
-t.test('_summary=data leaves the narrative out, false leaves all', async (t) => {
+t.test('drops the narrative under _summary=data and nothing under false', async (t) => {
   const data = await only('Patient?_summary=data')
   t.equal(data.text, undefined)
   t.match(data, { contact: [{ gender: 'male' }], maritalStatus: { text: 'single' } })
@@ -75,20 +75,20 @@ t.test('_summary=data leaves the narrative out, false leaves all', async (t) => 
   t.strictSame(whole, patient)
 })
 
-t.test('what is cut is tagged, what is whole is not', async (t) => {
+t.test('tags only shortened resources', async (t) => {
   for (const view of ['_summary=true', '_summary=text', '_summary=data', '_elements=name']) {
     t.match((await only(`Patient?${view}`)).meta.tag, [SUBSETTED], view)
   }
   t.equal((await only('Patient')).meta.tag, undefined)
 })
 
-t.test('_summary=count has a total and no entries', async (t) => {
+t.test('returns a total without entries under _summary=count', async (t) => {
   const { body } = await admin.get<Raw>('Patient?_summary=count')
   t.match(body, { total: 1, link: [{ relation: 'self' }] })
   t.equal(body.entry, undefined)
 })
 
-t.test('unknown elements are ignored, and rejected under strict handling', async (t) => {
+t.test('ignores unknown elements, and rejects them under strict handling', async (t) => {
   const { id } = patient
   const strict = { Prefer: 'handling=strict' }
   const wrong = ['birthdate', 'name.famly', 'contact.birthDate', 'valueQuantity', 'Patient.name']
@@ -128,7 +128,7 @@ t.test('unknown elements are ignored, and rejected under strict handling', async
   t.equal((await admin.get('Patient?_fields=address-city')).status, 200)
 })
 
-t.test('_elements names elements, choices and paths', async (t) => {
+t.test('accepts elements, choices and paths in _elements', async (t) => {
   t.same(namesOf(await only('Patient?_elements=birthDate,contact')), [
     'active',
     'birthDate',
@@ -150,7 +150,7 @@ t.test('_elements names elements, choices and paths', async (t) => {
   t.equal((await only('Patient?_fields=birthDate')).name, undefined)
 })
 
-t.test('_count is bounded and 0 asks for no entries', async (t) => {
+t.test('bounds _count and returns no entries for 0', async (t) => {
   for (const count of ['1000', '1001', '99999999999999999999']) {
     t.equal((await admin.get<Raw>(`Patient?_count=${count}`)).body.entry.length, 1, count)
   }
@@ -160,7 +160,7 @@ t.test('_count is bounded and 0 asks for no entries', async (t) => {
   t.equal((await admin.get<Raw>('Patient?_count=0')).body.total, 1)
 })
 
-t.test('a total is told only when asked for, and is exact for few', async (t) => {
+t.test('returns a total only on request, exact for small results', async (t) => {
   t.equal((await admin.get<Raw>('Patient')).body.total, undefined)
   t.equal((await admin.get<Raw>('Patient?_total=none')).body.total, undefined)
   t.equal((await admin.get<Raw>('Patient?_total=estimate')).body.total, 1)

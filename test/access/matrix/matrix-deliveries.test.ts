@@ -1,4 +1,4 @@
-/** The shapes of policies and what goes out by itself: bulk exports and the deliveries of Subscriptions. */
+/** Policy shapes applied to bulk exports and Subscription deliveries. */
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { exportAll, idsIn } from '../../fixtures/exports/exports.ts'
@@ -18,7 +18,7 @@ const { admin, services } = botica
 const { a, b, inClinic, shapes, which } = await openClinics(botica)
 const SHAPES: Readonly<Record<string, readonly Entry[]>> = {
   ...shapes,
-  // All observations, and of the patients they are about those of A alone.
+  // All observations, but only the patients of A.
   observer: [{ resourceType: 'Observation' }, ...inClinic.slice(0, 1)],
   blind: [{ resourceType: 'Patient', hiddenFields: ['identifier'] }],
 }
@@ -30,7 +30,7 @@ const members = await Promise.all(
   ),
 )
 
-t.test('bulk export', async (t) => {
+t.test('limits a bulk export to the policy', async (t) => {
   const expected = ['ABab', 'Aa', 'Aa', '-', '-', 'Aab', 'AB']
   for (const [i, name] of NAMES.entries()) {
     const client = members[i]?.client
@@ -44,7 +44,7 @@ t.test('bulk export', async (t) => {
   }
 })
 
-t.test('deliveries of Subscriptions', async (t) => {
+t.test('limits deliveries of Subscriptions to the policy', async (t) => {
   const expected = ['ABab', 'Aa', 'Aa', '-', '-', 'Aab', 'AB']
   for (const [i, name] of NAMES.entries()) {
     for (const type of ['Patient', 'Observation']) {
@@ -70,7 +70,7 @@ t.test('deliveries of Subscriptions', async (t) => {
   }
 })
 
-t.test('what one waits for tells nothing of what is hidden', async (t) => {
+t.test('evaluates criteria of Subscriptions on visible elements only', async (t) => {
   const expression = (text: string) => ({
     extension: [extension('fhir-path-criteria-expression', text)],
   })
@@ -106,7 +106,7 @@ t.test('what one waits for tells nothing of what is hidden', async (t) => {
   for (const name of ['identified', 'told', 'changed']) t.same(toldOf(name), [female.id], name)
 })
 
-/** True once every change has gone out, or never will. */
+/** True when no change is waiting for delivery. */
 async function nothingWaits(): Promise<boolean> {
   const [left] = await services.database.query<{ count: number }>({
     text: 'select ((select count(*) from outbox) + (select count(*) from delivery))::int as count',

@@ -1,4 +1,4 @@
-/** The shapes of policies and the interfaces beside REST: GraphQL, bots and the contents of Binaries. */
+/** Policy shapes applied to GraphQL, bots and Binary content. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
@@ -13,7 +13,7 @@ const { a, b, inClinic, shapes, which } = await openClinics(botica)
 const SHAPES: Readonly<Record<string, readonly Entry[]>> = {
   ...shapes,
   nothing: [{ resourceType: 'Basic', interaction: ['create'] }],
-  // All observations, and of the patients they are about those of A alone.
+  // All observations, but only the patients of A.
   observer: [{ resourceType: 'Observation' }, ...inClinic.slice(0, 1)],
 }
 
@@ -27,7 +27,7 @@ async function asked(client: Client, query: string): Promise<string> {
 }
 
 const inB = `{ managingOrganization: { reference: "Organization/${b.clinic.id}" } }`
-/** Does what its input says, under whatever policy it runs. */
+/** Bot code that runs the operation of its input under the policy of the run. */
 const CODE = handler(`
   const ids = (found) => found.map(({ id }) => id)
   try {
@@ -49,7 +49,7 @@ const CODE = handler(`
 const told = (value: unknown): string =>
   Array.isArray(value) ? which(value.map(String)) : String(value)
 
-/** Way → outcome for the shapes, in their order. */
+/** Access path → outcome per shape, in order. */
 const QUERIES: readonly (readonly [way: string, outcomes: string, query: string])[] = [
   ['a root of A', 'A A A forbidden forbidden A', `{ Patient(id: "${a.patient.id}") { id } }`],
   [
@@ -112,7 +112,7 @@ for (const [way, outcomes, query] of QUERIES) {
   })
 }
 
-t.test('GraphQL: a create in B', async (t) => {
+t.test('GraphQL: limits a create in B', async (t) => {
   const expected = ['201', 'forbidden', 'forbidden', '201', 'forbidden', 'forbidden']
   for (const [i, name] of Object.keys(SHAPES).entries()) {
     const client = members[i]?.client
@@ -124,7 +124,7 @@ t.test('GraphQL: a create in B', async (t) => {
   }
 })
 
-t.test('the content of a Binary is that of what it belongs to', async (t) => {
+t.test('applies the policy of the owner to Binary content', async (t) => {
   const expected = ['200 200', '200 404', '200 404', '403 403', '403 403', '403 403']
   for (const [i, name] of Object.keys(SHAPES).entries()) {
     const client = members[i]?.client
@@ -136,7 +136,7 @@ t.test('the content of a Binary is that of what it belongs to', async (t) => {
   }
 })
 
-/** Way → outcome for the shapes, whoever's policy it is. */
+/** Access path → outcome per shape, for any holder of the policy. */
 const BOTS: readonly (readonly [way: string, outcomes: string])[] = [
   ['search', 'AB A A Forbidden Forbidden A'],
   ['read of B', 'B Not_found Not_found Forbidden Forbidden Not_found'],
@@ -144,7 +144,7 @@ const BOTS: readonly (readonly [way: string, outcomes: string])[] = [
   ['create in B', 'created Forbidden Forbidden created Forbidden Forbidden'],
 ]
 
-t.test('a bot sees what its own policy shows, or as user that of its caller', async (t) => {
+t.test('applies the policy of the bot, or of the caller when run as user', async (t) => {
   const asUser = await aBot(botica, CODE, { fields: { runAsUser: true } })
   const executing = { resourceType: 'Bot', interaction: ['read'] }
   for (const [i, [name, entries]] of Object.entries(SHAPES).entries()) {

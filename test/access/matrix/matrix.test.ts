@@ -1,4 +1,4 @@
-/** Shapes of policies and ways into the data: the outcome of each cell. Two clinics, A and B, with a patient each. */
+/** Policy shapes × access paths, with the outcome of each cell. Clinics A and B have a patient each. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
 import { policyVariables } from '../../../shared/access/criteria.ts'
@@ -25,7 +25,7 @@ const entryStatus = async (ask: Ask, type: string, request: object, resource?: o
 }
 const SAME = 'identifier=urn:matrix|b'
 
-/** Way → outcome for the shapes, in their order. What would change B is tried on B itself. */
+/** Access path → outcome per shape, in order. Writes to B use B itself. */
 const CELLS: readonly (readonly [
   way: string,
   outcomes: string,
@@ -186,7 +186,7 @@ for (const [way, outcomes, run] of CELLS) {
   })
 }
 
-t.test('nothing of one tenant is visible to another with equal identifiers', async (t) => {
+t.test('isolates tenants that use equal identifiers', async (t) => {
   const other = await botica.createTenant()
   const copy = aPatient({ identifier: a.patient.identifier })
   const theirs = await other.admin.create(copy)
@@ -208,7 +208,7 @@ t.test('nothing of one tenant is visible to another with equal identifiers', asy
   t.equal((await admin.get(`Patient/${theirs.id}`)).status, 404)
 })
 
-t.test('$explain says which entry decides, and what it hides', async (t) => {
+t.test('returns the deciding entry and its hidden elements from $explain', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     resource: [

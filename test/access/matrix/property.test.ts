@@ -1,4 +1,4 @@
-/** Random policies: what is seen through each way into the data is what the contract's words let through. */
+/** Random policies: each access path shows exactly the resources that the contract allows. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
 import { policyVariables } from '../../../shared/access/criteria.ts'
@@ -90,7 +90,7 @@ interface VisibleRows {
   readonly test: (json: Json) => boolean
 }
 
-/** The visible ones whose governing rule shows all of the elements that the search reads. */
+/** Returns the visible resources whose governing rule shows every element that the search reads. */
 function visible(
   rules: readonly Rule[],
   type: string,
@@ -153,7 +153,7 @@ const SEARCHES: readonly {
   },
 ]
 
-t.test(`${POLICIES} random policies let through what they say (seed ${SEED})`, async (t) => {
+t.test(`applies ${POLICIES} random policies alike on every path (seed ${SEED})`, async (t) => {
   for (let round = 0; round < POLICIES; round++) {
     const rules = randomRules(world, random)
     const principal = principalUnder(rules)

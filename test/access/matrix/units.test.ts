@@ -1,4 +1,4 @@
-/** Criteria of a policy that compare a quantity: in whatever unit it is, all ways say the same. */
+/** Policy criteria on quantities: all access paths agree for every unit. */
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { idsIn, memberUnder } from '../../fixtures/policy/policy.ts'
@@ -55,7 +55,7 @@ for (const value of ['gt80', 'le80', '90', 'ne90', 'ap89', 'sa11']) {
   })
 }
 
-t.test('a unit that is new to the data is converted to within moments', async (t) => {
+t.test('converts to a new unit soon after its first use', async (t) => {
   const criteria = `Observation?value-quantity=gt80|${UCUM}|kg`
   const { client } = await memberUnder(botica, {
     entries: [{ resourceType: 'Observation', criteria }],

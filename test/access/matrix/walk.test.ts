@@ -1,4 +1,4 @@
-/** A page under a policy with a chain: found by a walk alone where the statistics promise enough, and whole in any case. */
+/** Pages under a policy with a chain: one walk if the statistics predict enough rows, complete in any case. */
 import t from 'tap'
 import { plainGrant } from '../../../shared/access/compile.ts'
 import { parseCriteria } from '../../../shared/access/criteria.ts'
@@ -30,7 +30,7 @@ const patients = await Promise.all(
 const women = patients.filter((_, i) => i % 2 === 0)
 const men = patients.filter((_, i) => i % 2 === 1)
 
-/** About one after the other of these, by it and the next but one, each newer than those before. */
+/** Creates observations about each of these in turn, referring to it and the next but one, oldest first. */
 async function observe(about: readonly { readonly id: string }[], count: number): Promise<void> {
   for (let from = 0; from < count; from += 20) {
     await Promise.all(
@@ -51,15 +51,15 @@ async function newest(): Promise<readonly string[]> {
 const ofWomen = (found: readonly string[]) =>
   found.length === 20 && found.every((id) => women.some((woman) => woman.id === id))
 
-t.test('what is spread evenly is one statement', async (t) => {
+t.test('finds evenly spread rows with one statement', async (t) => {
   await observe(patients, OBSERVATIONS)
   await database.query({ text: 'vacuum analyze resource', values: [] })
   t.ok(ofWomen(await newest()))
-  // Beside it the statistics are read, once.
+  // The first search also reads the statistics.
   await until(async () => (await countStatements(database, newest)) === 1, READY_MS)
 })
 
-t.test('what refers to several that let it through is on the page once', async (t) => {
+t.test('lists a row once when several of its targets allow it', async (t) => {
   const byWomen = limitedTo('Observation?performer:Patient.gender=female')
   const found: string[] = []
   const page = async (order: string) => {
@@ -85,7 +85,7 @@ t.test('what refers to several that let it through is on the page once', async (
   }
 })
 
-t.test('where the newest are all out of sight the page is whole all the same', async (t) => {
+t.test('returns a complete page when the newest rows are all hidden', async (t) => {
   await observe(men, WALKED)
   await until(async () => (await countStatements(database, newest)) === 1, READY_MS)
   t.ok(ofWomen(await newest()))

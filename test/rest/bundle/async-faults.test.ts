@@ -6,7 +6,7 @@ import { holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // Requests that wait are in the database, which all files share.
+  // Waiting requests are in the database, which is otherwise shared.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { client } = await botica.createMember()
@@ -35,12 +35,12 @@ const age = (id: string, change: string) =>
     values: [id],
   })
 
-// No worker runs until the last of these tests, so that each state can be looked at.
+// No worker runs until the last test, so that each state can be inspected.
 const cancelled = randomUUID()
 const lost = randomUUID()
 const interrupted = randomUUID()
 
-t.test('a request that waits can be cancelled and is never carried out', async (t) => {
+t.test('cancels a waiting request, which never runs', async (t) => {
   const { url, id } = await send(cancelled)
   t.equal((await client.get(url)).status, 202)
   t.ok(await queues.hasRequest(id))
@@ -50,7 +50,7 @@ t.test('a request that waits can be cancelled and is never carried out', async (
   await age(id, `state = 'waiting'`)
 })
 
-t.test('a worker takes up what Redis lost and ends what a lost worker began', async (t) => {
+t.test('resumes jobs that Redis lost and ends jobs of a crashed worker', async (t) => {
   const forgotten = await send(lost)
   await queues.cancel(forgotten.id, '')
   t.notOk(await queues.hasRequest(forgotten.id))
@@ -74,7 +74,7 @@ t.test('a worker takes up what Redis lost and ends what a lost worker began', as
   await until(async () => (await left()).length === 0, DONE_MS)
 })
 
-/** A transaction of a worker that has begun and waits for a row that somebody holds. */
+/** Starts a transaction in a worker that waits for a locked row. */
 async function begunTransaction(mrn: string) {
   const made = await client.create(aPatient())
   const held = await holdRow(database, made.id)
@@ -93,22 +93,22 @@ async function begunTransaction(mrn: string) {
   return { url, id, held }
 }
 
-t.test('a transaction that is cancelled while it runs says what became of it', async (t) => {
+t.test('reports the outcome of a transaction cancelled while it runs', async (t) => {
   const mrn = randomUUID()
   const { url, held } = await begunTransaction(mrn)
   t.equal((await client.del(url)).status, 202)
   t.match(await client.get(url), { status: 202, body: { status: 'active' } })
   await held.release()
   await until(async () => (await client.get(url)).status === 200, DONE_MS)
-  // Whether the cancel or the row reaches the worker first is not for us to say.
+  // Either the cancel or the row lock may reach the worker first.
   const { status } = (await client.get(url)).body
   t.equal(status, (await countOf(mrn)) === 0 ? 'cancelled' : 'completed')
 })
 
-t.test('a cancel that comes after the commit finds the job completed', async (t) => {
+t.test('reports the job as completed when the cancel comes after the commit', async (t) => {
   const mrn = randomUUID()
   const { url, id, held } = await begunTransaction(mrn)
-  // The worker cannot write down that it is done.
+  // The worker cannot record its completion.
   const job = await holdRow(database, id)
   await held.release()
   await until(async () => (await countOf(mrn)) === 1, DONE_MS)

@@ -59,13 +59,13 @@ async function finished(caller: Client, url: string): Promise<Job> {
 
 async function resultOf(caller: Client, { output }: Job) {
   const results = output.parameter.find(({ name }) => name === 'results')
-  // Content is given as it is to those who do not ask for the resource.
+  // Returns the raw content unless the client asks for the resource.
   const { body } = await caller.get<ResponseBundle>(results?.valueReference?.reference ?? '')
   return body
 }
 
 for (const type of ['batch', 'transaction']) {
-  t.test(`a ${type} is answered later, its result is a Binary`, async (t) => {
+  t.test(`runs a ${type} asynchronously with a Binary as result`, async (t) => {
     const url = statusUrl(await client.post('', aBundle(type, aPatient(), aPatient()), later))
     const job = await finished(client, url)
     t.match(job, { resourceType: 'AsyncJob', status: 'completed', request: /fhir\/R4\/$/ })
@@ -79,7 +79,7 @@ for (const type of ['batch', 'transaction']) {
   })
 }
 
-t.test('preferences beside respond-async shape the result', async (t) => {
+t.test('applies other preferences to an asynchronous result', async (t) => {
   const headers = { Prefer: 'respond-async, return=minimal' }
   const url = statusUrl(await client.post('', aBundle('batch', aPatient()), headers))
   const result = await resultOf(client, await finished(client, url))
@@ -87,20 +87,20 @@ t.test('preferences beside respond-async shape the result', async (t) => {
   t.notOk(result.entry[0]?.resource)
 })
 
-t.test('a whole record goes in while nobody waits', async (t) => {
+t.test('writes a whole record asynchronously', async (t) => {
   const [text] = await syntheaTexts()
   const headers = { ...later, 'Content-Type': 'application/fhir+json' }
   const job = await finished(client, statusUrl(await client.post('', text, headers)))
   t.ok((await resultOf(client, job)).entry.length > 50)
 })
 
-t.test('what cannot be begun is refused at once', async (t) => {
+t.test('rejects invalid requests before they start', async (t) => {
   for (const body of [aPatient(), { resourceType: 'Bundle', type: 'collection' }]) {
     t.equal((await client.post('', body, later)).status, 400)
   }
 })
 
-t.test('a transaction that fails ends the job with its outcome', async (t) => {
+t.test('ends the job with the outcome of a failed transaction', async (t) => {
   const mrn = randomUUID()
   const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
   const bundle = aBundle('transaction', patient, { resourceType: 'Patient', foo: 1 })
@@ -113,7 +113,7 @@ t.test('a transaction that fails ends the job with its outcome', async (t) => {
   t.notOk(found.body.entry)
 })
 
-t.test('nobody else sees the job', async (t) => {
+t.test('hides the job from other members', async (t) => {
   const { client: other } = await botica.createMember()
   const { admin: stranger } = await botica.createTenant()
   const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
@@ -124,7 +124,7 @@ t.test('nobody else sees the job', async (t) => {
   await finished(client, url)
 })
 
-t.test('nothing is left of what has ended', async (t) => {
+t.test('deletes the rows of ended jobs', async (t) => {
   const isEmpty = async () => {
     const rows = await database.query({
       text: `select 1 from job where kind = 'request' and input->>'projectId' = $1`,
@@ -132,18 +132,18 @@ t.test('nothing is left of what has ended', async (t) => {
     })
     return rows.length === 0 && (await queues.depths()).requests?.waiting === 0
   }
-  // The row goes a moment after the end of its job is known.
+  // The row is deleted shortly after the job reports its end.
   await until(isEmpty, DONE_MS)
   t.pass()
 })
 
-t.test('a finished job is not cancelled', async (t) => {
+t.test('rejects the cancel of a finished job', async (t) => {
   const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
   await finished(client, url)
   t.equal((await client.del(url)).status, 400)
 })
 
-t.test('accounts are passed on by a worker to a compartment of any size', async (t) => {
+t.test('propagates accounts to a compartment of any size by a worker', async (t) => {
   const { admin } = botica
   const { id } = await admin.create(aPatient())
   const observation = await admin.create(anObservation(`Patient/${id}`))

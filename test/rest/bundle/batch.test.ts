@@ -40,7 +40,7 @@ const get = (url: string): Entry => ({ request: { method: 'GET', url } })
 const URN = 'urn:uuid:11111111-1111-4111-8111-111111111111'
 const OTHER = 'urn:uuid:22222222-2222-4222-8222-222222222222'
 
-t.test('a batch answers every entry in its place', async (t) => {
+t.test('returns a response at the position of each batch entry', async (t) => {
   const known = await client.create(aPatient())
   const answer = await run('batch', [
     get(`Patient/${known.id}`),
@@ -63,7 +63,7 @@ t.test('a batch answers every entry in its place', async (t) => {
   })
 })
 
-t.test('an address of an entry may be absolute', async (t) => {
+t.test('accepts absolute URLs in entries', async (t) => {
   const { id } = await client.create(aPatient())
   const base = `${botica.baseUrl}fhir/R4/`
   const { body } = await run('batch', [
@@ -74,7 +74,7 @@ t.test('an address of an entry may be absolute', async (t) => {
 })
 
 for (const type of ['batch', 'transaction']) {
-  t.test(`a conditional update in a ${type} does not change the id of its match`, async (t) => {
+  t.test(`keeps the id of the match of a conditional update in a ${type}`, async (t) => {
     const mrn = randomUUID()
     const identifier = [{ system: MRN_SYSTEM, value: mrn }]
     const { id } = await client.create(aPatient({ identifier }))
@@ -87,7 +87,7 @@ for (const type of ['batch', 'transaction']) {
 }
 
 for (const type of ['batch', 'transaction']) {
-  t.test(`the entries of a ${type} refer to each other in any order`, async (t) => {
+  t.test(`resolves references between entries of a ${type} in any order`, async (t) => {
     const answer = await run(type, [
       post(anObservation(URN, { note: [{ text: `see ${URN} and ${OTHER}` }] }), OTHER),
       post(aPatient({ link: [{ other: { reference: URN }, type: 'seealso' }] }), URN),
@@ -103,7 +103,7 @@ for (const type of ['batch', 'transaction']) {
   })
 }
 
-t.test('a failing entry undoes the whole transaction and is named', async (t) => {
+t.test('rolls back the transaction and names the failing entry', async (t) => {
   const mrn = `undone-${Date.now()}`
   const identifier = [{ system: MRN_SYSTEM, value: mrn }]
   const answer = await run('transaction', [
@@ -119,7 +119,7 @@ t.test('a failing entry undoes the whole transaction and is named', async (t) =>
   t.notOk(found.body.entry)
 })
 
-t.test('a transaction may read, change and delete', async (t) => {
+t.test('reads, updates and deletes in a transaction', async (t) => {
   const [first, second, third] = [
     await client.create(aPatient()),
     await client.create(aPatient()),
@@ -151,7 +151,7 @@ t.test('a transaction may read, change and delete', async (t) => {
   t.equal((await client.get(`Patient/${first.id}`)).status, 410)
 })
 
-t.test('a stale If-Match fails the transaction with 412', async (t) => {
+t.test('returns 412 for a stale If-Match in a transaction', async (t) => {
   const made = await client.create(aPatient())
   const answer = await run('transaction', [
     post(aPatient()),
@@ -164,7 +164,7 @@ t.test('a stale If-Match fails the transaction with 412', async (t) => {
   t.match(answer.body, { id: 'precondition-failed', issue: [{ expression: ['Bundle.entry[1]'] }] })
 })
 
-t.test('one resource changed twice in a transaction is refused', async (t) => {
+t.test('rejects two changes of one resource in a transaction', async (t) => {
   const made = await client.create(aPatient())
   const put: Entry = { request: { method: 'PUT', url: `Patient/${made.id}` }, resource: made }
   const answer = await run('transaction', [put, put])
@@ -172,7 +172,7 @@ t.test('one resource changed twice in a transaction is refused', async (t) => {
   t.match(answer.text, 'Duplicate resource identity found in Bundle')
 })
 
-t.test('a conditional create in a transaction links to the match', async (t) => {
+t.test('links to the match of a conditional create in a transaction', async (t) => {
   const mrn = `known-${Date.now()}`
   const known = await client.create(aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] }))
   const query = { ifNoneExist: `identifier=${MRN_SYSTEM}|${mrn}` }
@@ -185,7 +185,7 @@ t.test('a conditional create in a transaction links to the match', async (t) => 
   t.match(answer.body.entry[1]?.resource, { subject: { reference: `Patient/${known.id}` } })
 })
 
-t.test('equal conditional creates in one bundle make one resource', async (t) => {
+t.test('creates one resource for equal conditional creates in one bundle', async (t) => {
   const value = `twin-${Date.now()}`
   const identifier = [{ system: MRN_SYSTEM, value }]
   const query = { ifNoneExist: `identifier=${MRN_SYSTEM}|${value}` }
@@ -200,13 +200,13 @@ t.test('equal conditional creates in one bundle make one resource', async (t) =>
   t.equal(answer.body.entry[0]?.resource?.id, answer.body.entry[1]?.resource?.id)
 })
 
-t.test('return=minimal leaves the resources out', async (t) => {
+t.test('omits resources under return=minimal', async (t) => {
   const answer = await run('batch', [post(aPatient())], { Prefer: 'return=minimal' })
   t.match(answer.body.entry, [{ response: { status: '201', location: /^Patient\// } }])
   t.notOk(answer.body.entry[0]?.resource)
 })
 
-t.test('an entry tells the exact time of its version, with and without the resource', async (t) => {
+t.test('returns the exact time of each version, with and without the resource', async (t) => {
   const known = await client.create(aPatient())
   const url = `Patient/${known.id}`
   const { lastUpdated } = known.meta ?? {}
@@ -224,7 +224,7 @@ t.test('an entry tells the exact time of its version, with and without the resou
   t.match(none?.response, { status: '304', lastModified: lastUpdated })
 })
 
-t.test('a whole patient record goes in as one transaction', async (t) => {
+t.test('writes a whole patient record in one transaction', async (t) => {
   const [record] = await syntheaBundles()
   const answer = await client.post<ResponseBundle>('', record)
   t.equal(answer.status, 200)
@@ -273,7 +273,7 @@ const oddEntries: [string, unknown, RegExp][] = [
   ['an inherited method', { request: { method: 'constructor', url: 'Patient' } }, /not allowed/],
 ]
 for (const [name, entry, text] of oddEntries) {
-  t.test(`an entry of ${name} fails alone`, async (t) => {
+  t.test(`fails only the entry of ${name}`, async (t) => {
     const answer = await run('batch', [entry as Entry, post(aPatient())])
     t.equal(answer.status, 200)
     const [odd, fine] = answer.body.entry

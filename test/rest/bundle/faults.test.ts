@@ -38,46 +38,40 @@ async function countOf(value: string): Promise<number> {
   return Number(found.body.total)
 }
 
-t.test(
-  'two transactions that race for one resource both succeed, one after the other',
-  async (t) => {
-    const made = await client.create(aPatient())
-    const answers = await Promise.all(
-      ['female', 'other', 'unknown', 'female'].map((gender, i) =>
-        transact([post(withMrn(randomUUID())), put({ ...made, gender, multipleBirthInteger: i })]),
-      ),
-    )
-    t.same(
-      answers.map(({ status }) => status),
-      [200, 200, 200, 200],
-    )
-    const read = await client.get(`Patient/${made.id}`)
-    t.equal(read.body.meta?.versionId, '5')
-  },
-)
+t.test('serializes racing transactions on one resource', async (t) => {
+  const made = await client.create(aPatient())
+  const answers = await Promise.all(
+    ['female', 'other', 'unknown', 'female'].map((gender, i) =>
+      transact([post(withMrn(randomUUID())), put({ ...made, gender, multipleBirthInteger: i })]),
+    ),
+  )
+  t.same(
+    answers.map(({ status }) => status),
+    [200, 200, 200, 200],
+  )
+  const read = await client.get(`Patient/${made.id}`)
+  t.equal(read.body.meta?.versionId, '5')
+})
 
-t.test(
-  'of transactions that expect the same version one wins, the others leave nothing',
-  async (t) => {
-    const made = await client.create(aPatient())
-    const mrn = randomUUID()
-    const answers = await Promise.all(
-      [1, 2, 3].map((n) =>
-        transact([
-          post(withMrn(mrn)),
-          put({ ...made, multipleBirthInteger: n }, { ifMatch: 'W/"1"' }),
-        ]),
-      ),
-    )
-    t.same(answers.map(({ status }) => status).sort(), [200, 412, 412])
-    t.equal(await countOf(mrn), 1)
-    for (const { status, body } of answers) {
-      if (status === 412) t.match(body, { issue: [{ expression: ['Bundle.entry[1]'] }] })
-    }
-  },
-)
+t.test('commits one of several transactions with the same If-Match', async (t) => {
+  const made = await client.create(aPatient())
+  const mrn = randomUUID()
+  const answers = await Promise.all(
+    [1, 2, 3].map((n) =>
+      transact([
+        post(withMrn(mrn)),
+        put({ ...made, multipleBirthInteger: n }, { ifMatch: 'W/"1"' }),
+      ]),
+    ),
+  )
+  t.same(answers.map(({ status }) => status).sort(), [200, 412, 412])
+  t.equal(await countOf(mrn), 1)
+  for (const { status, body } of answers) {
+    if (status === 412) t.match(body, { issue: [{ expression: ['Bundle.entry[1]'] }] })
+  }
+})
 
-t.test('transactions that lock each other out are run again', async (t) => {
+t.test('retries deadlocked transactions', async (t) => {
   const [a, b] = [await client.create(aPatient()), await client.create(aPatient())]
   for (let round = 0; round < 3; round++) {
     const answers = await Promise.all([
@@ -91,7 +85,7 @@ t.test('transactions that lock each other out are run again', async (t) => {
   }
 })
 
-t.test('equal conditional creates in racing transactions make one resource', async (t) => {
+t.test('creates one resource for equal conditional creates in racing transactions', async (t) => {
   const mrn = randomUUID()
   const ifNoneExist = `identifier=${MRN_SYSTEM}|${mrn}`
   const fullUrl = `urn:uuid:${randomUUID()}`
@@ -109,7 +103,7 @@ t.test('equal conditional creates in racing transactions make one resource', asy
   }
 })
 
-t.test('equal conditional creates in racing batches make one resource each', async (t) => {
+t.test('creates one resource each for equal conditional creates in racing batches', async (t) => {
   const mrns = Array.from({ length: 20 }, () => randomUUID())
   const entry = mrns.map((mrn) =>
     post(withMrn(mrn), { ifNoneExist: `identifier=${MRN_SYSTEM}|${mrn}` }),
@@ -126,7 +120,7 @@ t.test('equal conditional creates in racing batches make one resource each', asy
   t.same(await Promise.all(mrns.map(countOf)), Array(mrns.length).fill(1))
 })
 
-t.test('what is made while a batch runs is what its conditional create answers', async (t) => {
+t.test('returns a resource created during the batch from a conditional create', async (t) => {
   const mrn = randomUUID()
   const query = `identifier=${MRN_SYSTEM}|${mrn}`
   const fullUrl = `urn:uuid:${randomUUID()}`
@@ -149,7 +143,7 @@ t.test('what is made while a batch runs is what its conditional create answers',
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('those that search as well make one, too, and find it', async (t) => {
+t.test('creates one resource in racing bundles that also search, and finds it', async (t) => {
   const mrn = randomUUID()
   const query = `identifier=${MRN_SYSTEM}|${mrn}`
   const other = `${await botica.startWeb()}fhir/R4/`
@@ -170,32 +164,29 @@ t.test('those that search as well make one, too, and find it', async (t) => {
   t.equal(await countOf(mrn), 1)
 })
 
-t.test(
-  'conditional writes alone and in transactions, of two web processes, make one',
-  async (t) => {
-    const mrn = randomUUID()
-    const query = `identifier=${MRN_SYSTEM}|${mrn}`
-    const other = `${await botica.startWeb()}fhir/R4/`
-    const bundle = {
-      resourceType: 'Bundle',
-      type: 'transaction',
-      entry: [
-        { request: { method: 'PUT', url: `Patient?${query}` }, resource: withMrn(mrn) },
-        post(withMrn(randomUUID())),
-      ],
-    }
-    const answers = await Promise.all(
-      Array.from({ length: 9 }, (_, i) => {
-        if (i % 3 === 0) return client.post('Patient', withMrn(mrn), { 'If-None-Exist': query })
-        return client.post(i % 3 === 1 ? '' : other, bundle)
-      }),
-    )
-    t.ok(answers.every(({ status }) => status === 200 || status === 201))
-    t.equal(await countOf(mrn), 1)
-  },
-)
+t.test('creates one resource for racing conditional writes of two web processes', async (t) => {
+  const mrn = randomUUID()
+  const query = `identifier=${MRN_SYSTEM}|${mrn}`
+  const other = `${await botica.startWeb()}fhir/R4/`
+  const bundle = {
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: [
+      { request: { method: 'PUT', url: `Patient?${query}` }, resource: withMrn(mrn) },
+      post(withMrn(randomUUID())),
+    ],
+  }
+  const answers = await Promise.all(
+    Array.from({ length: 9 }, (_, i) => {
+      if (i % 3 === 0) return client.post('Patient', withMrn(mrn), { 'If-None-Exist': query })
+      return client.post(i % 3 === 1 ? '' : other, bundle)
+    }),
+  )
+  t.ok(answers.every(({ status }) => status === 200 || status === 201))
+  t.equal(await countOf(mrn), 1)
+})
 
-t.test('a transaction whose connection is killed leaves nothing', async (t) => {
+t.test('leaves nothing of a transaction whose connection is killed', async (t) => {
   const made = await client.create(aPatient())
   const mrn = randomUUID()
   const { pid, release } = await holdRow(database, made.id)
@@ -217,7 +208,7 @@ t.test('a transaction whose connection is killed leaves nothing', async (t) => {
   t.equal((await transact([post(withMrn(mrn))])).status, 200, 'the next one gets a new connection')
 })
 
-t.test('a transaction that is refused as a whole names the entry at fault', async (t) => {
+t.test('names the invalid entry of a rejected transaction', async (t) => {
   const id = `taken-${randomUUID()}`
   const { superAdmin } = botica
   const basic = { resourceType: 'Basic', code: { text: 'x' } }
@@ -229,7 +220,7 @@ t.test('a transaction that is refused as a whole names the entry at fault', asyn
     send([post({ ...basic, code: { text: mrn } }), taken]),
     send([post({ ...basic, code: { text: mrn } }), taken]),
   ])
-  // A later caller finds the resource, or learns that it was made meanwhile.
+  // A later caller finds the resource, or gets 412 for the concurrent create.
   for (const { status, body } of [first, second]) {
     if (status === 200) continue
     t.equal(status, 409)

@@ -25,7 +25,7 @@ const bundleOf = (type: string, entry: readonly unknown[]) => ({
   type,
   entry,
 })
-/** A bundle whose text has exactly this many bytes. */
+/** Returns a bundle of exactly this many bytes of JSON. */
 function sized(bytes: number): string {
   const bundle = (text: string) =>
     JSON.stringify(
@@ -37,7 +37,7 @@ function sized(bytes: number): string {
 }
 const json = { 'Content-Type': 'application/fhir+json' }
 
-t.test('a bundle may be larger than other bodies, up to its own limit', async (t) => {
+t.test('accepts bundles above the body limit up to the bundle limit', async (t) => {
   t.equal((await client.post('', sized(LARGEST), json)).status, 200)
   const over = await client.post('', sized(LARGEST + 1), json)
   t.equal(over.status, 413)
@@ -53,14 +53,14 @@ const counts: [string, readonly unknown[], number][] = [
   ['transaction', Array(11).fill(post), 400],
 ]
 for (const [type, entry, status] of counts) {
-  t.test(`a ${type} of ${entry.length} entries is answered with ${status}`, async (t) => {
+  t.test(`returns ${status} for a ${type} of ${entry.length} entries`, async (t) => {
     const answer = await client.post('', bundleOf(type, entry))
     t.equal(answer.status, status)
     if (status === 400) t.match(answer.body, { issue: [{ code: 'too-costly' }] })
   })
 }
 
-t.test('the entries of a bundle may read as much as a bundle may have', async (t) => {
+t.test('limits the resources read by a bundle to the bundle size', async (t) => {
   const patient = await client.create(aPatient({ name: [{ text: 'x'.repeat(15_000) }] }))
   const entry = Array(4).fill({ request: { method: 'GET', url: `Patient/${patient.id}` } })
   const batch = await client.post<Bundle>('', bundleOf('batch', entry))
@@ -74,7 +74,7 @@ t.test('the entries of a bundle may read as much as a bundle may have', async (t
   t.equal((await client.post('', bundleOf('transaction', entry.slice(2)))).status, 200)
 })
 
-t.test('a bundle inside a bundle is refused', async (t) => {
+t.test('rejects a bundle inside a bundle', async (t) => {
   const inner = { request: { method: 'POST', url: '' }, resource: bundleOf('batch', [get]) }
   const answer = await client.post('', bundleOf('transaction', [inner]))
   t.equal(answer.status, 400)
@@ -90,7 +90,7 @@ interface Entry {
 }
 
 for (const type of ['batch', 'transaction']) {
-  t.test(`the entries of a ${type} return what is preferred`, async (t) => {
+  t.test(`applies Prefer: return to the entries of a ${type}`, async (t) => {
     const send = async (prefer: string) => {
       const headers = { Prefer: prefer }
       const answer = await client.post<{ entry: Entry[] }>('', bundleOf(type, [post]), headers)

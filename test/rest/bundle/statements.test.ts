@@ -9,7 +9,6 @@ import { anObservation, aPatient, MRN_SYSTEM, syntheaTexts } from '../../fixture
 const botica = await openBotica(t, { env: { LARGE_BODY_BYTES: '100000000' } })
 const { client } = await botica.createMember()
 const { services } = botica
-// The first request of a client reads its membership.
 await client.get('Patient')
 
 interface ResponseBundle extends Resource {
@@ -38,10 +37,9 @@ const many = <T>(count: number, make: (i: number) => T): T[] =>
   Array.from({ length: count }, (_, i) => make(i))
 const withMrn = (value: string) => aPatient({ identifier: [{ system: MRN_SYSTEM, value }] })
 
-/** The begin and commit of a transaction. */
 const FRAME = 2
 
-t.test('a Synthea record is written by one statement', async (t) => {
+t.test('writes a Synthea record with one statement', async (t) => {
   for (const text of await syntheaTexts()) {
     const cost = await statementsAsked(services, client, async () => {
       t.equal(
@@ -59,7 +57,7 @@ const patchOf = (operations: string): Resource => ({
   data: Buffer.from(operations).toString('base64'),
 })
 
-/** 500 entries of every kind about 300 patients that `asked` has just made. */
+/** Returns 500 entries of every kind about 300 patients created by `asked`. */
 async function mixed(asked: Client): Promise<Entry[]> {
   const mrn = randomUUID()
   const bundle = (entry: readonly Entry[]) => ({ resourceType: 'Bundle', type: 'batch', entry })
@@ -93,7 +91,7 @@ for (const [who, as] of [
   ['a member', client],
   ['a super admin', botica.superAdmin],
 ] as const) {
-  t.test(`a transaction of 500 entries of every kind is five round trips for ${who}`, async (t) => {
+  t.test(`runs a transaction of 500 entries in five round trips for ${who}`, async (t) => {
     const entry = await mixed(as)
     t.equal(entry.length, 500)
     const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
@@ -104,12 +102,12 @@ for (const [who, as] of [
       t.equal(statuses.get('201')?.length, 150)
       t.equal(statuses.get('200')?.length, 350)
     })
-    // Criteria with the rows to change, rows of conditional changes, writes, rows to show, commit.
+    // Criteria and rows to change, rows of conditional changes, writes, rows to return, commit.
     t.ok(trips <= 5, `${trips} round trips`)
   })
 }
 
-t.test('a transaction without changes of others is begun with its first statement', async (t) => {
+t.test('begins a transaction with its first statement if it only creates', async (t) => {
   const trips = await roundTripsAsked(services, client, async () => {
     const entry = many(100, () => post(aPatient()))
     t.equal((await run('transaction', entry)).status, 200)
@@ -117,7 +115,7 @@ t.test('a transaction without changes of others is begun with its first statemen
   t.equal(trips, 2)
 })
 
-t.test('references of a transaction are checked by one statement', async (t) => {
+t.test('checks the references of a transaction with one statement', async (t) => {
   const strict = await botica.createTenant()
   const changed = { ...strict.project, checkReferencesOnWrite: true }
   t.equal((await botica.superAdmin.put(`Project/${strict.project.id}`, changed)).status, 200)
@@ -145,7 +143,7 @@ t.test('references of a transaction are checked by one statement', async (t) => 
   })
 })
 
-t.test('a batch reads many resources by one statement', async (t) => {
+t.test('reads many resources of a batch with one statement', async (t) => {
   const { id } = await client.create(aPatient())
   const url = `Patient/${id}`
   const cost = await statementsAsked(services, client, async () => {
@@ -165,7 +163,7 @@ t.test('a batch reads many resources by one statement', async (t) => {
   t.equal(admin, 1, 'a super admin reads those of another project')
 })
 
-t.test('a batch deletes many resources by one statement, one named twice by two', async (t) => {
+t.test('deletes many resources of a batch with one statement, duplicates with two', async (t) => {
   const mrn = randomUUID()
   const made = await run(
     'batch',
@@ -183,7 +181,7 @@ t.test('a batch deletes many resources by one statement, one named twice by two'
   t.equal((found.body as { total?: number }).total, 2, 'it was deleted once')
 })
 
-t.test('a batch of creates shares its statements', async (t) => {
+t.test('shares statements between the creates of a batch', async (t) => {
   const cost = await statementsAsked(services, client, async () => {
     const answer = await run(
       'batch',
@@ -194,7 +192,7 @@ t.test('a batch of creates shares its statements', async (t) => {
   t.ok(cost < 50, `${cost} statements`)
 })
 
-t.test('conditional entries of a batch that find nothing share a transaction', async (t) => {
+t.test('shares a transaction between conditional entries without a match', async (t) => {
   const mrn = randomUUID()
   const query = (i: number) => `identifier=${MRN_SYSTEM}|${mrn}-${i}`
   const entry = [
@@ -225,7 +223,7 @@ t.test('conditional entries of a batch that find nothing share a transaction', a
   )
 })
 
-t.test('one that is refused does not keep the others of a batch from being made', async (t) => {
+t.test('creates the other entries of a batch when one is rejected', async (t) => {
   const criteria = 'Patient?gender=female'
   const policy = await botica.admin.create({
     resourceType: 'AccessPolicy',

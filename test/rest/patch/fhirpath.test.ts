@@ -18,7 +18,7 @@ const partOf = (element: XmlElement, name: string) => {
   return part && resourceFromXml(part)
 }
 for (const element of elementsNamed(published, 'case')) {
-  t.test(`the published case "${element.attributes.name}" holds`, async (t) => {
+  t.test(`passes the published case "${element.attributes.name}"`, async (t) => {
     const input = partOf(element, 'input')
     const change = compilePatch(partOf(element, 'diff'))
     if (input === undefined) return t.fail('the case has no input')
@@ -37,7 +37,7 @@ const patient: Resource = {
   contained: [{ resourceType: 'Organization', id: 'o', name: 'O' }],
 }
 
-/** Parts from `{ type: 'add', path: …, valueString: … }`. */
+/** Builds parts from `{ type: 'add', path: …, valueString: … }`. */
 function operation(fields: Record<string, unknown>) {
   const texts = ['type', 'path', 'name']
   const numbers = ['index', 'source', 'destination']
@@ -190,12 +190,12 @@ const refused: [string, Record<string, unknown>, RegExp][] = [
   ['an endless path', { type: 'delete', path: '1.repeat($this + 1)' }, /too/],
 ]
 for (const [what, fields, message] of refused) {
-  t.test(`a patch with ${what} is refused`, async (t) => {
+  t.test(`rejects a patch with ${what}`, async (t) => {
     t.throws(() => patched(fields), { status: 400, message })
   })
 }
 
-t.test('a value in parts becomes an element without a type of its own', async (t) => {
+t.test('builds a backbone element from a value in parts', async (t) => {
   const part = (name: string, fields: Record<string, unknown>) => ({ name, ...fields })
   const value = part('value', {
     part: [
@@ -221,14 +221,14 @@ t.test('a value in parts becomes an element without a type of its own', async (t
   })
 })
 
-t.test('one bad operation undoes the others', async (t) => {
+t.test('applies no operation if one fails', async (t) => {
   const good = { type: 'replace', path: 'Patient.birthDate', valueDate: '2000-01-01' }
   t.throws(() => patched(good, { type: 'replace', path: 'Patient.photo', valueString: 'x' }), {
     message: /operation 1 /,
   })
 })
 
-t.test('the number of operations and the length of paths are limited', async (t) => {
+t.test('limits the number of operations and the length of paths', async (t) => {
   const one = { type: 'delete', path: 'Patient.photo' }
   t.ok(patched(...Array(200).fill(one)))
   t.throws(() => patched(...Array(201).fill(one)), { message: /More than 200/ })
@@ -236,7 +236,7 @@ t.test('the number of operations and the length of paths are limited', async (t)
   t.throws(() => patched(long, long, long), { message: /too long/ })
 })
 
-t.test('parameters with the part "op" are a JSON Patch', async (t) => {
+t.test('reads Parameters with the part "op" as JSON Patch', async (t) => {
   const json = (op: string, path: string, value?: string) => ({
     name: 'operation',
     part: [
@@ -253,7 +253,7 @@ t.test('parameters with the part "op" are a JSON Patch', async (t) => {
   t.throws(() => change(json('test', '/gender', '"male"')), { message: /test failed/ })
 })
 
-t.test('what is no list of operations is refused', async (t) => {
+t.test('rejects bodies without operations', async (t) => {
   const broken = [{}, [null], [{ name: 'other', part: [] }], [{ name: 'operation', part: [{}] }]]
   for (const parameter of broken) {
     t.throws(() => compilePatch({ resourceType: 'Parameters', parameter }), {

@@ -23,7 +23,7 @@ const cases = JSON.parse(
   readFileSync(new URL('../../data/json-patch-tests.json', import.meta.url), 'utf8'),
 ) as Case[]
 for (const { comment, doc, patch, expected, error } of cases) {
-  t.test(`the published case "${comment}" holds`, async (t) => {
+  t.test(`passes the published case "${comment}"`, async (t) => {
     const resource = { resourceType: 'Basic', id: 'b', ...doc }
     if (error !== undefined) return t.throws(() => patched(patch, resource))
     const { resourceType, id, ...result } = patched(patch, resource)
@@ -57,12 +57,12 @@ const refused: [string, unknown, RegExp][] = [
   ['a path that is a number', [{ op: 'remove', path: 1 }], /invalid path/],
 ]
 for (const [name, patch, text] of refused) {
-  t.test(`a patch with ${name} is refused`, async (t) => {
+  t.test(`rejects a patch with ${name}`, async (t) => {
     t.throws(() => patched(patch), { message: text })
   })
 }
 
-t.test('an addition to the end of a missing array creates it', async (t) => {
+t.test('creates a missing array by an addition to its end', async (t) => {
   const telecom = { system: 'phone' }
   const result = patched([
     { op: 'add', path: '/telecom/-', value: telecom },
@@ -71,13 +71,13 @@ t.test('an addition to the end of a missing array creates it', async (t) => {
   t.match(result, { telecom: [telecom], name: [{ prefix: ['Dr'] }] })
 })
 
-t.test('the resource that is patched stays as it was', async (t) => {
+t.test('leaves the input resource unchanged', async (t) => {
   const before = JSON.stringify(patient)
   patched([{ op: 'remove', path: '/name/0/given/0' }])
   t.equal(JSON.stringify(patient), before)
 })
 
-t.test('copies cannot double a resource again and again', async (t) => {
+t.test('limits exponential growth by copies', async (t) => {
   const doubling = Array.from({ length: 60 }, (_, index) => ({
     op: 'copy',
     from: '/name',
@@ -86,7 +86,7 @@ t.test('copies cannot double a resource again and again', async (t) => {
   t.throws(() => patched(doubling), { message: /copies of this patch/ })
 })
 
-t.test('decimals keep their text in what is patched and in what is left alone', async (t) => {
+t.test('keeps the text of decimals in patched and other elements', async (t) => {
   const before = parseJson('{"resourceType":"Basic","id":"b","a":1.00,"c":3}') as Resource
   const patch = parseJson(
     '[{"op":"add","path":"/b","value":2.50},{"op":"test","path":"/a","value":1}]',

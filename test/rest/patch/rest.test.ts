@@ -17,7 +17,7 @@ const toFemale = parameters(
   operation('replace', 'Patient.gender', { name: 'value', valueCode: 'female' }),
 )
 
-t.test('Parameters patch a resource by paths', async (t) => {
+t.test('patches a resource by Parameters', async (t) => {
   const { id } = await client.create(aPatient({ gender: 'male' }))
   const answer = await client.patch(`Patient/${id}`, toFemale)
   t.equal(answer.status, 200)
@@ -26,13 +26,13 @@ t.test('Parameters patch a resource by paths', async (t) => {
   t.match((await client.get(`Patient/${id}`)).body, { gender: 'female' })
 })
 
-t.test('a stale If-Match stops the patch', async (t) => {
+t.test('returns 412 for a stale If-Match', async (t) => {
   const { id } = await client.create(aPatient({ gender: 'male' }))
   const stale = await client.patch(`Patient/${id}`, toFemale, { 'If-Match': 'W/"7"' })
   t.equal(stale.status, 412)
 })
 
-t.test('a decimal survives the patch of another element, and that of its unit', async (t) => {
+t.test('keeps a decimal when another element or its unit is patched', async (t) => {
   const text = JSON.stringify(
     anObservation('Patient/x', { valueQuantity: { value: 0, unit: 'g' } }),
   )
@@ -48,7 +48,7 @@ t.test('a decimal survives the patch of another element, and that of its unit', 
   t.match(answer.text, '"value":1.00,"unit":"kg"')
 })
 
-t.test('the result is validated and nothing is stored when it is wrong', async (t) => {
+t.test('validates the result and stores nothing if it is invalid', async (t) => {
   const { id } = await client.create(aPatient({ gender: 'male' }))
   const wrong = operation('replace', 'Patient.gender', { name: 'value', valueInteger: 1 })
   const answer = await client.patch<OperationOutcome>(`Patient/${id}`, parameters(wrong))
@@ -57,7 +57,7 @@ t.test('the result is validated and nothing is stored when it is wrong', async (
   t.match((await client.get(`Patient/${id}`)).body, { gender: 'male', meta: { versionId: '1' } })
 })
 
-t.test('a path that would hang the server is a 400 at once', async (t) => {
+t.test('returns 400 for a path of unbounded cost', async (t) => {
   const { id } = await client.create(aPatient())
   const endless = operation('delete', '1.repeat($this + 1)')
   const answer = await client.patch<OperationOutcome>(`Patient/${id}`, parameters(endless))
@@ -65,13 +65,13 @@ t.test('a path that would hang the server is a 400 at once', async (t) => {
   t.equal(answer.body.issue[0]?.code, 'too-costly')
 })
 
-t.test('what the caller cannot see cannot be patched', async (t) => {
+t.test('rejects patches of hidden elements', async (t) => {
   const { admin: stranger } = await botica.createTenant()
   const { id } = await client.create(aPatient({ gender: 'male' }))
   t.equal((await stranger.patch(`Patient/${id}`, toFemale)).status, 404)
 })
 
-t.test('a conditional patch takes Parameters', async (t) => {
+t.test('accepts Parameters in a conditional patch', async (t) => {
   const value = randomUUID()
   const { id } = await client.create(aPatient({ gender: 'male', identifier: [{ value }] }))
   const answer = await client.patch(`Patient?identifier=${value}`, toFemale)
@@ -80,7 +80,7 @@ t.test('a conditional patch takes Parameters', async (t) => {
 })
 
 for (const type of ['batch', 'transaction']) {
-  t.test(`an entry of a ${type} patches by Parameters`, async (t) => {
+  t.test(`accepts Parameters in a patch entry of a ${type}`, async (t) => {
     const { id } = await client.create(aPatient({ gender: 'male' }))
     const answer = await client.post<Resource & { entry: { response: { status: string } }[] }>('', {
       resourceType: 'Bundle',
@@ -92,14 +92,14 @@ for (const type of ['batch', 'transaction']) {
   })
 }
 
-t.test('the platform types are patched too', async (t) => {
+t.test('patches platform types', async (t) => {
   const bot = await botica.admin.create({ resourceType: 'Bot', name: 'before' })
   const rename = operation('replace', 'Bot.name', { name: 'value', valueString: 'after' })
   const answer = await botica.admin.patch(`Bot/${bot.id}`, parameters(rename))
   t.match(answer.body, { name: 'after' })
 })
 
-t.test('the capability statement names both forms', async (t) => {
+t.test('lists both patch formats in the capability statement', async (t) => {
   t.same((await client.get<Resource>('metadata')).body.patchFormat, [
     'application/json-patch+json',
     'application/fhir+json',

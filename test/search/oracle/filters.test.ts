@@ -1,4 +1,4 @@
-/** Every operator of `_filter`, against the same said of the raw JSON. https://hl7.org/fhir/R4/search_filter.html */
+/** Every operator of `_filter` against the raw JSON. https://hl7.org/fhir/R4/search_filter.html */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { sampleCases } from '../../fixtures/depth.ts'
@@ -21,7 +21,7 @@ const without = (some: Found, others: Found) => some.filter((one) => !others.inc
 const either = (...lists: Found[]): Found => [...new Set(lists.flat())]
 const both = (some: Found, others: Found) => some.filter((one) => others.includes(one))
 
-/** True when one of the values of a parameter is as asked. */
+/** True when any value of the parameter matches. */
 function having(type: string, code: string, isAsAsked: (raw: unknown) => boolean): Found {
   const parameter = findParameter(type, code)
   if (parameter === undefined || parameter.kind === 'composite') throw new Error(code)
@@ -126,7 +126,7 @@ const CASES: readonly (readonly [type: string, filter: string, expected: Found])
   ['Patient', 'not (gender eq male)', without(of('Patient'), male)],
   ['Patient', 'not (not (gender eq male))', male],
   ['Patient', 'gender eq male and birthdate lt 1985', both(male, by('Patient?birthdate=lt1985'))],
-  // From left to right, whatever binds tighter elsewhere.
+  // Left to right: `and` and `or` have no precedence.
   [
     'Patient',
     'gender eq male or gender eq female and birthdate lt 1985',
@@ -158,7 +158,7 @@ for (const [type, filter, expected] of sampleCases(CASES, 0.4)) {
   })
 }
 
-/** Composites with dates, chains of `_has`, with what the raw JSON says. */
+/** Composites with dates and chains of `_has`, with the matches by the raw JSON. */
 const MORE = `
 Observation?code-value-date=11778-8$2021-05
 Observation?code-value-date=11778-8$ne2021-05
@@ -175,7 +175,7 @@ Patient?_has:Observation:patient:value-quantity:missing=true
 Organization?_has:Encounter:service-provider:patient.gender=female
 Encounter?_has:Observation:encounter:patient.birthdate=lt1980`
 
-t.test('composites with dates and _has within _has find what the raw JSON says', async (t) => {
+t.test('finds the matches of the raw JSON by composites with dates and nested _has', async (t) => {
   for (const query of sampleCases(MORE.trim().split('\n'), 0.4)) {
     const asks = query.includes('_has') ? joinedMatches : expectedMatches
     const expected = asks(all, query).map(({ id }) => id)

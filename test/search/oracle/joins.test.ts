@@ -92,7 +92,7 @@ Claim?_has:ExplanationOfBenefit:claim:status=active
 Questionnaire?_has:QuestionnaireResponse:questionnaire:status=completed
 !Patient?_has:Observation:patient:code=no-such-code`
 
-t.test('chains and _has find what the raw JSON says', async (t) => {
+t.test('finds the matches of the raw JSON by chains and _has', async (t) => {
   for (const line of sampleCases(JOINS.trim().split('\n'), SHARE)) {
     const query = line.replace(/^!/, '')
     const expected = joinedMatches(all, query.replace(/&_count=\d+/, '')).map(({ id }) => id)
@@ -103,7 +103,7 @@ t.test('chains and _has find what the raw JSON says', async (t) => {
   }
 })
 
-/** Query, includes; each include is expected of the matches alone. */
+/** Query and includes; each include applies to the matches only. */
 const INCLUDES: readonly (readonly [query: string, ...includes: string[]])[] = [
   ['Encounter?status=finished', '_include=Encounter:service-provider'],
   ['Encounter?status=finished', '_include=Encounter:patient', '_include=Encounter:practitioner'],
@@ -131,7 +131,7 @@ async function entriesOf(query: string): Promise<{ match: string[]; include: str
 
 const names = (list: readonly Stored[]) => list.map(({ type, id }) => `${type}/${id}`).sort()
 
-t.test('includes bring what the matches name or what names them, each once', async (t) => {
+t.test('includes targets and sources of the matches once each', async (t) => {
   for (const [query, ...includes] of sampleCases(INCLUDES, 0.4)) {
     const matches = joinedMatches(all, query)
     const expected = includes.flatMap((include) => {
@@ -146,7 +146,7 @@ t.test('includes bring what the matches name or what names them, each once', asy
   }
 })
 
-t.test('_include:iterate goes on until nothing is new', async (t) => {
+t.test('repeats _include:iterate until nothing is new', async (t) => {
   const start = joinedMatches(all, 'Observation?code=urn:chain|x')
   const toPatients = included(all, start, 'Observation:patient')
   const toOrganizations = included(all, toPatients, 'Patient:organization')
@@ -158,7 +158,7 @@ t.test('_include:iterate goes on until nothing is new', async (t) => {
   t.same(found.include.sort(), names([...toPatients, ...toOrganizations, ...toParents]))
 })
 
-t.test('a compartment holds what names its patient', async (t) => {
+t.test('finds resources that refer to the patient in its compartment', async (t) => {
   for (const id of [first, second, member]) {
     for (const [type, code] of [
       ['Observation', 'subject'],
@@ -192,7 +192,7 @@ const FILTERS: readonly (readonly [filter: string, query: string])[] = [
   ['Encounter?_filter=class eq AMB or status eq planned', ''],
 ]
 
-t.test('_filter says what parameters say', async (t) => {
+t.test('finds the same matches by _filter as by parameters', async (t) => {
   for (const [filter, query] of sampleCases(FILTERS, 0.4)) {
     const found = await idsFound(admin, `${encodeURI(filter)}&_count=200`)
     const expected =

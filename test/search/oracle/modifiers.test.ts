@@ -93,12 +93,12 @@ Encounter?length=5400|${UCUM}|s
 Encounter?length=ne1.5|${UCUM}|h`
 
 for (const [kind, list] of Object.entries({ COMPOSITES, MODIFIERS, UNITS })) {
-  t.test(`${kind.toLowerCase()} find what the raw JSON says`, async (t) => {
+  t.test(`finds the matches of the raw JSON by ${kind.toLowerCase()}`, async (t) => {
     await checkQueries(t, botica.admin, all, list)
   })
 }
 
-t.test('a place is near by its distance on the sphere', async (t) => {
+t.test('measures near by distance on the sphere', async (t) => {
   const places = { Berlin: [52.52, 13.405], Potsdam: [52.39, 13.06], Suva: [-18.14, 179.9] }
   for (const [name, [latitude, longitude]] of Object.entries(places)) {
     await botica.admin.create({

@@ -89,7 +89,7 @@ Observation?_sort=_id`
 
 const sortOf = (query: string) => /_sort=([^&]+)/.exec(query)?.[1] ?? ''
 
-/** The keys of the expected order, and of the order found. */
+/** The sort keys in expected order and in actual order. */
 function orders(query: string, found: readonly string[]) {
   const sort = sortOf(query)
   const byId = new Map(all.map((stored) => [stored.id, stored]))
@@ -111,7 +111,7 @@ interface Page {
   readonly entry?: readonly { readonly resource: { readonly id: string } }[]
 }
 
-/** To the last page by `next`, then to the first by `previous`. */
+/** Walks to the last page by `next`, then to the first by `previous`. */
 async function idsBackwards(query: string): Promise<string[]> {
   const linkOf = ({ link }: Page, relation: string) =>
     link.find((one) => one.relation === relation)?.url
@@ -129,7 +129,7 @@ async function idsBackwards(query: string): Promise<string[]> {
 }
 
 for (const query of sampleCases(SORTS, SHARE)) {
-  t.test(`${query} is in order, whole and in pages`, async (t) => {
+  t.test(`orders ${query} as a whole and in pages`, async (t) => {
     const found = await idsFound(admin, `${query}&_count=1000`)
     const { expected, keys, found: ownKeys } = orders(query, found)
     t.same([...found].sort(), [...expected].sort(), 'as a set')
@@ -141,7 +141,7 @@ for (const query of sampleCases(SORTS, SHARE)) {
   })
 }
 
-t.test('at the end of the order nothing follows', async (t) => {
+t.test('has no next page at the end', async (t) => {
   const count = all.filter(({ type }) => type === 'Encounter').length
   for (const sort of ['_id', 'date', '-class,date']) {
     const { body } = await admin.get<{ link: { relation: string }[] }>(
@@ -154,7 +154,7 @@ t.test('at the end of the order nothing follows', async (t) => {
 const WALKS = ['', 'code,-date', '-value-quantity', 'date', '_id', '-_lastUpdated']
 
 for (const sort of sampleCases(WALKS, 0.5)) {
-  t.test(`pages by "${sort}" neither repeat nor skip while another client writes`, async (t) => {
+  t.test(`neither repeats nor skips rows by "${sort}" while another client writes`, async (t) => {
     const steady = all.filter(({ type }) => type === 'Observation').map(({ id }) => id)
     let isOver = false
     const mark = randomUUID()

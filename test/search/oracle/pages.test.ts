@@ -9,10 +9,10 @@ import type { Raw } from '../../fixtures/oracle/values.ts'
 const { admin } = await openBotica(t)
 const STABLE = 60
 const PAGE = 7
-/** The limit of writes in one walk, which would not end if they were quicker than it. */
+/** Limit of writes per walk: a walk would never end if writes outran it. */
 const MOST_WRITES = 300
 
-/** Many share their values, so that the tie-break has work to do. */
+/** Many resources share values, which exercises the tie-break. */
 function anObservation(i: number, mark: string): Resource {
   return {
     resourceType: 'Observation',
@@ -32,7 +32,7 @@ for (let i = 0; i < STABLE; i += 10) {
   for (const json of made) stable.push({ type: 'Observation', id: json.id, json: json as Raw })
 }
 
-/** Creates, changes and deletes until it is stopped. */
+/** Creates, changes and deletes resources until stopped. */
 function startWriting(): () => Promise<number> {
   let isOver = false
   let writes = 0
@@ -68,7 +68,7 @@ const SORTS = [
   'status,-date',
 ]
 
-/** Unchanged resources in their order; those that moved meanwhile are left out. */
+/** Returns the unchanged resources in order, without those that moved. */
 function inOrder(sort: string): string[] {
   const descending = sort.startsWith('-') && !sort.includes(',')
   const byId = (a: Stored, b: Stored) => (a.id < b.id ? -1 : 1)
@@ -82,7 +82,7 @@ function inOrder(sort: string): string[] {
 }
 
 for (const sort of sampleCases(SORTS, 0.4)) {
-  t.test(`pages by ${sort} neither repeat nor skip while others write`, async (t) => {
+  t.test(`neither repeats nor skips rows by ${sort} while others write`, async (t) => {
     const stop = startWriting()
     const found = await idsFound(admin, `Observation?_sort=${sort}&_count=${PAGE}`)
     const writes = await stop()
@@ -93,7 +93,7 @@ for (const sort of sampleCases(SORTS, 0.4)) {
   })
 }
 
-t.test('a filtered search is whole, whatever is written beside it', async (t) => {
+t.test('returns a complete filtered search during writes', async (t) => {
   const stop = startWriting()
   const query = `Observation?identifier=urn:pages|stable&status=final&_count=${PAGE}`
   const found = await idsFound(admin, query)

@@ -1,4 +1,4 @@
-/** Every prefix on dates, numbers and quantities, at the borders of what is stored and beside them. */
+/** Every prefix on dates, numbers and quantities, at and around the bounds of stored values. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { sampleCases } from '../../fixtures/depth.ts'
@@ -155,7 +155,7 @@ async function check(
 }
 
 for (const [start, values] of Object.entries(SEARCHES)) {
-  t.test(`${start} finds what the raw JSON says with every prefix`, async (t) => {
+  t.test(`finds the matches of the raw JSON by ${start} with every prefix`, async (t) => {
     for (const prefix of sampleCases(PREFIXES, SHARE)) {
       let matches = 0
       for (const value of values) matches += await check(t, `${start}=${prefix}${encoded(value)}`)
@@ -163,7 +163,7 @@ for (const [start, values] of Object.entries(SEARCHES)) {
     }
   })
 
-  t.test(`${start} takes a list and a repeat`, async (t) => {
+  t.test(`accepts a list and a repeat of ${start}`, async (t) => {
     const [first = '', second = '', third = ''] = values.map(encoded)
     await check(t, `${start}=ge${first},eb${second}`)
     await check(t, `${start}=gt${first}&${start.replace(/.*\?/, '')}=lt${third}`)

@@ -10,7 +10,7 @@ const encounter = observed?.json.encounter.reference.split('/')[1]
 const LOINC = 'http://loinc.org'
 const UCUM = 'http://unitsofmeasure.org'
 
-/** `!` marks a search that must find nothing; all others must find something. */
+/** `!` marks a search without matches; all others must have some. */
 const STRINGS = `
 Patient?name=mul
 Patient?name=MÜLLER
@@ -256,7 +256,7 @@ Condition?onset-age=gt34||a
 Encounter?length=lt2||h`
 
 for (const [kind, list] of Object.entries({ STRINGS, TOKENS, REFERENCES, OTHERS })) {
-  t.test(`${kind.toLowerCase()} find what the raw JSON says`, async (t) => {
+  t.test(`finds the matches of the raw JSON by ${kind.toLowerCase()}`, async (t) => {
     await checkQueries(t, botica.admin, all, list)
   })
 }

@@ -1,4 +1,4 @@
-/** A search that takes too long, or that nobody waits for any more, is cancelled in PostgreSQL. */
+/** PostgreSQL cancels searches that time out or whose client has disconnected. */
 import t from 'tap'
 import { createLogger } from '../../../shared/core/log.ts'
 import { openDatabase } from '../../../shared/postgres/database.ts'
@@ -14,7 +14,7 @@ t.teardown(() => main.close())
 const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url } })
 const first = await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
 const second = await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
-// Whatever reads a content from now on sleeps.
+// From here on every read of a content sleeps.
 await services.database.query({ text: 'alter table version rename to stored', values: [] })
 await services.database.query({
   text: 'create view version as select stored.* from stored, pg_sleep(600)',
@@ -34,8 +34,8 @@ async function running(text = '%from resource r%'): Promise<number> {
   return rows.length
 }
 
-t.test('a search whose caller has gone is cancelled in PostgreSQL', async (t) => {
-  // More than the pool has: nothing is left there to cancel one with.
+t.test('cancels a search in PostgreSQL when its client disconnects', async (t) => {
+  // More than the pool size, so the cancel needs its own connection.
   const callers = services.config.databasePool + 2
   const controller = new AbortController()
   const calls = Array.from({ length: callers }, () =>
@@ -47,14 +47,14 @@ t.test('a search whose caller has gone is cancelled in PostgreSQL', async (t) =>
   const ended = Promise.allSettled(calls)
   await until(async () => (await running()) >= 4, 60_000)
   controller.abort()
-  // Less than the 20 s that a statement is given.
+  // Less than the statement timeout of 20 s.
   await until(async () => (await running()) === 0, 15_000)
   const results = await ended
   t.ok(results.every(({ status }) => status === 'rejected'))
   t.equal((await admin.get('Basic?_count=0&_total=accurate')).status, 200, 'the pool is whole')
 })
 
-t.test('statements of a GraphQL request whose caller has gone are cancelled', async (t) => {
+t.test('cancels statements of a GraphQL request when its client disconnects', async (t) => {
   const controller = new AbortController()
   const query = '{ a: BasicList { id } b: BasicConnection(_count: 3) { edges { mode } } }'
   const call = fetch(`${baseUrl}fhir/R4/$graphql`, {
@@ -70,7 +70,7 @@ t.test('statements of a GraphQL request whose caller has gone are cancelled', as
   t.match(await ended, [{ status: 'rejected' }])
 })
 
-t.test('reads by id of a GraphQL request whose caller has gone are cancelled', async (t) => {
+t.test('cancels reads by id of a GraphQL request when its client disconnects', async (t) => {
   const controller = new AbortController()
   const query = `{ a: Basic(id: "${first.id}") { id } b: Basic(id: "${second.id}") { id } }`
   const call = fetch(`${baseUrl}fhir/R4/$graphql`, {
@@ -83,12 +83,12 @@ t.test('reads by id of a GraphQL request whose caller has gone are cancelled', a
   const readMany = '%distinct on (x.place)%'
   await until(async () => (await running(readMany)) === 1, 60_000)
   controller.abort()
-  // Less than the 20 s that a statement is given.
+  // Less than the statement timeout of 20 s.
   await until(async () => (await running(readMany)) === 0, 15_000)
   t.match(await ended, [{ status: 'rejected' }])
 })
 
-t.test('a search past its time is cancelled in PostgreSQL and answered 504', async (t) => {
+t.test('cancels a search past its timeout and returns 504', async (t) => {
   const { status, body } = await admin.get<Raw>('Basic?_count=5')
   t.equal(status, 504)
   t.match(body.issue, [{ code: 'timeout', details: { text: 'Server timeout' } }])

@@ -1,4 +1,4 @@
-/** Which way a search takes, by what the statistics say of its keys. */
+/** The choice of access paths by the statistics of keys. */
 import t from 'tap'
 import { parseSearch } from '../../../shared/search/language/search.ts'
 import { chooseAccessPath } from '../../../shared/search/planner/access-paths.ts'
@@ -47,7 +47,7 @@ const nameOf = (query: Query, isKnown = true) =>
   chooseAccessPath(query, { statistics, rows: 480_000, limit: 21, isKnown }).accessPath.name
 const choose = (...predicates: Predicate[]) => nameOf(queryOf(predicates))
 
-t.test('a common key is tested on a walk, a rare one found first', (t) => {
+t.test('walks for common keys and looks up rare ones first', (t) => {
   t.equal(choose(), 'walk')
   t.equal(choose(filter), 'walk')
   t.equal(choose(keys(1n)), 'walk')
@@ -59,7 +59,7 @@ t.test('a common key is tested on a walk, a rare one found first', (t) => {
   t.end()
 })
 
-t.test('what is only known when rows are met is counted in the statement', (t) => {
+t.test('counts keys in the statement when statistics cannot tell', (t) => {
   t.equal(choose(name, keys(1n)), 'ids')
   t.equal(choose(name, keys(2n)), 'keys')
   t.equal(choose(join, keys(1n)), 'join')
@@ -71,7 +71,7 @@ t.test('what is only known when rows are met is counted in the statement', (t) =
   t.end()
 })
 
-t.test('where nothing is known a key may be that of most rows, but for identifiers', (t) => {
+t.test('assumes common keys without statistics, except for identifiers', (t) => {
   const unknown = (...predicates: Predicate[]) => nameOf(queryOf(predicates), false)
   t.equal(unknown(keys(9n)), 'walk')
   t.equal(unknown(identifier), 'keys')

@@ -4,7 +4,7 @@ import type { Raw } from '../../fixtures/oracle/values.ts'
 
 const { admin } = await openBotica(t)
 const COUNT = 60
-/** So many conditions on one side table took PostgreSQL longer to plan than a statement may last. */
+/** Searches with so many conditions on one side table that planning could exceed the statement timeout. */
 const MANY = 40
 
 const ids: string[] = []
@@ -36,7 +36,7 @@ const idsIn = (body: Raw): string[] => (body.entry ?? []).map(({ resource }: Raw
 const repeated = (condition: (i: number) => string) =>
   Array.from({ length: MANY }, (_, i) => condition(i)).join('&')
 
-/** Conditions, of which the last one says most. */
+/** Conditions, the last of which is the most selective. */
 const CASES: Readonly<Record<string, (i: number) => string>> = {
   quantities: (i) => `component-value-quantity=gt${i}`,
   composites: (i) => `component-code-value-quantity=y$gt${i}`,
@@ -47,7 +47,7 @@ const CASES: Readonly<Record<string, (i: number) => string>> = {
 }
 
 for (const [name, condition] of Object.entries(CASES)) {
-  t.test(`${MANY} conditions on ${name} are one answer`, async (t) => {
+  t.test(`answers ${MANY} conditions on ${name}`, async (t) => {
     const query = repeated(condition)
     const single = query.split('&').filter((one) => !one.startsWith('_='))
     const expected = new Set(ids)
@@ -72,12 +72,12 @@ for (const [name, condition] of Object.entries(CASES)) {
   })
 }
 
-t.test('the exact text is one of many conditions, too', async (t) => {
+t.test('answers an exact text among many conditions', async (t) => {
   const query = `${repeated((i) => `value-string:exact=many ${i % 2 === 0 ? 7 : '7,x'}`)}&code=x`
   t.same(idsIn(await found(query)), [ids[7]])
 })
 
-t.test('the most conditions that a search may have are answered', async (t) => {
+t.test('answers the maximum number of conditions', async (t) => {
   const query = Array.from({ length: 200 }, (_, i) => `component-value-quantity=gt${i / 10}`).join(
     '&',
   )

@@ -5,7 +5,7 @@ import type { Raw } from '../../fixtures/oracle/values.ts'
 const { admin, createMember } = await openBotica(t)
 await admin.create({ resourceType: 'Patient', name: [{ family: 'Plan' }], gender: 'male' })
 
-t.test('a project admin is told the statement and the plan of a search', async (t) => {
+t.test('returns the statement and plan of a search to project admins', async (t) => {
   for (const query of [
     'Patient?gender=male',
     'Patient?name=plan&_sort=name',
@@ -23,7 +23,7 @@ t.test('a project admin is told the statement and the plan of a search', async (
   }
 })
 
-t.test('_explain=false is a plain search, anything else is refused', async (t) => {
+t.test('treats _explain=false as a plain search and rejects other values', async (t) => {
   t.equal((await admin.get<Raw>('Patient?_explain=false')).body.entry[0].search.mode, 'match')
   const { status, body } = await admin.get<Raw>('Patient?_explain=yes')
   t.equal(status, 400)
@@ -31,7 +31,7 @@ t.test('_explain=false is a plain search, anything else is refused', async (t) =
   t.equal((await admin.get('?_type=Patient,Observation&_explain=true')).status, 400)
 })
 
-t.test('who is no admin is told nothing', async (t) => {
+t.test('returns 403 from _explain for non-admins', async (t) => {
   const { client } = await createMember()
   t.equal((await client.get('Patient?name=plan')).status, 200)
   const { status, text } = await client.get('Patient?name=plan&_explain=true')

@@ -27,7 +27,7 @@ const late = await aMember()
 const PAGE = parseSearch('Observation', 'status=final&_count=100')
 const ONE = parseSearch('Observation', 'status=amended&_count=100')
 
-/** A repository of its own, as another process has it. */
+/** Opens a repository as another process does. */
 async function openOther(): Promise<Repository> {
   const other = openDatabase(
     { databaseUrl: databaseUrl(), databasePool: 2 },
@@ -37,7 +37,7 @@ async function openOther(): Promise<Repository> {
   return openRepository(other, writeFeatures())
 }
 
-/** One Observation is amended, the others are final; rows as their twin has them, straight into the tables. */
+/** Inserts copies of rows directly; one Observation is amended, the others are final. */
 async function load(member: Principal): Promise<void> {
   const observation = { resourceType: 'Observation', code: { text: 'x' } }
   await repository.create(member, { ...observation, status: 'amended' })
@@ -53,11 +53,11 @@ async function load(member: Principal): Promise<void> {
       select project, type, id, ver, lu, '{}', 1, '' from made`,
     values: [member.project.number, typeNumber('Observation'), id, ROWS],
   })
-  // PostgreSQL knows the contents: this test is about how rows are found.
+  // Contents are analyzed: only the row lookup is under test.
   await database.query({ text: 'analyze version', values: [] })
 }
 
-/** ANALYZE as the worker runs it, once PostgreSQL has counted the new rows. */
+/** Runs the worker's ANALYZE after PostgreSQL has counted the new rows. */
 async function analyze(): Promise<void> {
   await until(async () => (await analyzeGrown(database)).includes('resource'), PATIENCE_MS)
 }
@@ -75,15 +75,15 @@ const before = await openOther()
 await before.search(early, PAGE)
 await load(early)
 
-t.test('before an ANALYZE nothing is known, and no page is a sort of all rows', async (t) => {
+t.test('sorts no whole table before the first ANALYZE', async (t) => {
   t.equal(await driverOf(before, early), 'walk')
-  // The first one after a load also reads what the load has left to be tidied up.
+  // The first search after a load also sets hint bits.
   await before.search(early, ONE)
   t.ok((await buffersOf(before, early)) < ROWS / 20, `${await buffersOf(before, early)} pages`)
   t.equal((await before.search(early, ONE)).versions.length, 1)
 })
 
-t.test('after an ANALYZE a process that searched before plans as a new one does', async (t) => {
+t.test('plans as a new process does after an ANALYZE', async (t) => {
   await analyze()
   const after = await openOther()
   const alike = async () => {
@@ -100,14 +100,14 @@ t.test('after an ANALYZE a process that searched before plans as a new one does'
   t.equal(await driverOf(before, early, ONE), 'keys', 'for few')
 })
 
-t.test('an ANALYZE that nobody here has asked for is seen, too', async (t) => {
+t.test('notices an ANALYZE by another session', async (t) => {
   await load(late)
   await database.query({ text: 'analyze resource', values: [] })
   await until(async () => (await driverOf(before, late, ONE)) === 'keys', PATIENCE_MS)
   t.equal(await driverOf(before, late), 'walk')
 })
 
-t.test('a Project that the statistics do not know is not taken for an empty one', async (t) => {
+t.test('does not assume that a Project without statistics is empty', async (t) => {
   const unknown = await aMember()
   await load(unknown)
   t.equal(await driverOf(before, unknown), 'walk')
@@ -115,7 +115,7 @@ t.test('a Project that the statistics do not know is not taken for an empty one'
   t.equal((await before.search(unknown, ONE)).versions.length, 1)
 })
 
-t.test('a Project that grows in a large table is not taken for what it was', async (t) => {
+t.test('notices the growth of a Project in a large table', async (t) => {
   const young = await aMember()
   for (let n = 0; n < 30; n++) {
     await repository.create(young, { resourceType: 'Observation', status: 'final', code: {} })
@@ -129,7 +129,7 @@ t.test('a Project that grows in a large table is not taken for what it was', asy
   t.equal(await driverOf(before, young, ONE), 'keys')
 })
 
-t.test('an index is trusted for what was loaded a moment ago', async (t) => {
+t.test('uses an index for rows loaded a moment ago', async (t) => {
   await load(await aMember())
   const unseen = async () => {
     const [row] = await database.query<{ share: number }>({
@@ -139,12 +139,12 @@ t.test('an index is trusted for what was loaded a moment ago', async (t) => {
     })
     return row?.share ?? 1
   }
-  // Rows that a statement of somebody else may not see yet are left for the next time.
+  // Rows invisible to an older snapshot are left to the next run.
   await until(async () => !(await vacuumGrown(database)).includes('resource'), PATIENCE_MS)
   t.ok((await unseen()) < 0.05, `${await unseen()} of the pages`)
 })
 
-t.test('a request does not pay for the look at the statistics', async (t) => {
+t.test('reads the statistics outside of requests', async (t) => {
   const end = Date.now() + 2500
   let most = 0
   while (Date.now() < end) {

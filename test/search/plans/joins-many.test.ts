@@ -6,7 +6,7 @@ import { countStatements, failureStatus, openTestStore } from '../../fixtures/st
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
 
-// More than the keys that a join follows one by one.
+// More keys than a join looks up individually.
 const PATIENTS = 600
 const patients = await Promise.all(
   Array.from({ length: PATIENTS }, (_, i) =>
@@ -25,7 +25,7 @@ const observations = await Promise.all(
         status: n === 0 ? 'final' : 'amended',
         code: { coding: [{ code: `c${i % 5}` }] },
         subject: { reference: `Patient/${id}` },
-        // Two references to patients with the same answer are still one match.
+        // Two references to matching patients are one match.
         focus: [{ reference: `Patient/${patients[(i + 1) % PATIENTS]?.id}` }],
         ...(i % 7 === 0
           ? {}
@@ -69,7 +69,7 @@ const CASES: readonly [query: string, ids: readonly string[]][] = [
 ]
 
 for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
-  t.test(`pages of joins over few and many keys sorted by ${sort} are whole`, async (t) => {
+  t.test(`returns complete pages of joins over few and many keys by ${sort}`, async (t) => {
     for (const [query, ids] of CASES) {
       const sorted = `${query}&_sort=${sort}`
       const all = await walk(sorted, 1000)
@@ -79,7 +79,7 @@ for (const sort of ['-_lastUpdated', '_id', 'date', '-date']) {
   })
 }
 
-t.test('_has finds each target once, however many refer to it', async (t) => {
+t.test('finds each target of _has once', async (t) => {
   for (const [query, count] of [
     ['Patient?_has:Observation:patient:status=final,amended', PATIENTS],
     ['Patient?_has:Observation:patient:code=c1', PATIENTS / 5],
@@ -93,17 +93,17 @@ t.test('_has finds each target once, however many refer to it', async (t) => {
   }
 })
 
-t.test('a page over many keys is one statement, once that was seen', async (t) => {
+t.test('runs a page over many keys as one statement after the first', async (t) => {
   await find('Observation?patient.gender=male')
   t.equal(await countStatements(database, () => find('Observation?patient.gender=male')), 1)
 })
 
-t.test('a reverse include of many matches finds all that refer to them', async (t) => {
+t.test('finds all sources of many matches by _revinclude', async (t) => {
   const { included } = await find('Patient?_count=400&_sort=_id&_revinclude=Observation:patient')
   t.equal(included.length, 800)
 })
 
-t.test('more keys than a join may have are too costly', async (t) => {
+t.test('rejects joins over too many keys as too costly', async (t) => {
   const list = (count: number) =>
     repository.create(member, {
       resourceType: 'List',

@@ -1,4 +1,4 @@
-/** Searches under a policy by plans that are kept: what it lets through changes neither what is found nor which way is right. */
+/** Searches under a policy with prepared plans: results and access paths are right however many rows it allows. */
 import t from 'tap'
 import { plainGrant } from '../../../shared/access/compile.ts'
 import { parseCriteria } from '../../../shared/access/criteria.ts'
@@ -21,7 +21,7 @@ import { countStatements } from '../../fixtures/store/store.ts'
 
 const ROWS = 20_000
 const PATIENTS = 1000
-/** The last written are all about men. */
+/** The newest rows are all about men. */
 const OF_MEN = 700
 const READY_MS = 60_000
 
@@ -113,7 +113,7 @@ function planned(principal: Principal, search: string): PlannedQuery {
   return planQuery({ statistics }, query)
 }
 
-/** In the same words they let almost all through, half, almost nothing, and nothing. */
+/** Criteria of one shape that allow almost all rows, half, almost none and none. */
 const OBSERVATIONS = ['active=true', 'gender=female', 'active=false', 'gender=unknown'].map(
   (criterion) => limitedTo(`Observation?status=final&subject:Patient.${criterion}`),
 )
@@ -144,7 +144,7 @@ const WALKED = ['_sort=_lastUpdated', 'status=final&_sort=_lastUpdated', '_sort=
   (search) => `Observation?${search}`,
 )
 
-/** All rows of the type, one after the other. */
+/** Walks all rows of the type. */
 function walked({ query, stats }: PlannedQuery): PlannedQuery {
   const accessPath = ACCESS_PATHS.find(({ name }) => name === 'walk')
   if (accessPath === undefined) throw new Error('There is no walk')
@@ -154,7 +154,7 @@ function walked({ query, stats }: PlannedQuery): PlannedQuery {
 const idsOf = async (part: PlannedQuery) =>
   (await database.query<SortedRow>(pageStatement([part]))).map(({ id }) => id)
 
-t.test('what is let through is found, in order, however much that is', async (t) => {
+t.test('finds the allowed rows in order, however many there are', async (t) => {
   const counts = new Set<number>()
   for (const [search, principals] of SEARCHES) {
     for (const principal of principals) {
@@ -173,7 +173,7 @@ t.test('what is let through is found, in order, however much that is', async (t)
   }
 })
 
-t.test('the plan of one policy reads few more pages for another than its own', async (t) => {
+t.test('reads few extra pages when policies share a plan', async (t) => {
   const searches = [...SEARCHES, ...WALKED.map((search) => [search, [all, half]] as const)]
   for (const asked of searches) {
     const [search, principals] = asked
@@ -184,7 +184,7 @@ t.test('the plan of one policy reads few more pages for another than its own', a
     await database.transaction(async (connection) => {
       const own: number[] = []
       for (const statement of statements) own.push(await ownBuffers(connection, statement))
-      // The plan is weighed against those for the first values.
+      // PostgreSQL compares the generic plan with the first custom plans.
       for (const places of [[...plans.keys()], [...plans.keys()].reverse()]) {
         for (const place of places) {
           const statement = statements[place] ?? { text: '', values: [] }
@@ -198,7 +198,7 @@ t.test('the plan of one policy reads few more pages for another than its own', a
   }
 })
 
-t.test('a page that a walk fills is read no further than that', async (t) => {
+t.test('stops a walk when the page is full', async (t) => {
   for (const search of ['', 'status=final']) {
     const statement = pageStatement([planned(all, `Observation?${search}&_sort=_lastUpdated`)])
     const pages = await ownBuffers(database, statement)
@@ -206,16 +206,16 @@ t.test('a page that a walk fills is read no further than that', async (t) => {
   }
 })
 
-t.test('a page is one statement, also where the newest are out of sight', async (t) => {
+t.test('reads a page with one statement, even if the newest rows are hidden', async (t) => {
   const request = parseSearch('Observation', '_sort=-_lastUpdated&_count=20')
   const page = async () => {
     t.equal((await repository.search(half, request)).versions.length, 20)
   }
-  // Beside the first search the statistics are read, once.
+  // The first search also reads the statistics.
   await until(async () => (await countStatements(database, page)) === 1, READY_MS)
 })
 
-t.test('what refers to the few that are let through is looked for at once', (t) => {
+t.test('looks up the sources of few allowed targets directly', (t) => {
   const nameOf = (principal: Principal, search: string) =>
     planned(principal, search).accessPath.name
   t.equal(nameOf(nothing, 'Observation?'), 'join')
@@ -226,7 +226,7 @@ t.test('what refers to the few that are let through is looked for at once', (t) 
   t.end()
 })
 
-t.test('the lists of several references are what each search finds', async (t) => {
+t.test('finds the union of the lists of several references', async (t) => {
   const request = parseSearch('Observation', '_count=5&_sort=-date')
   const references = [2, 6, 7].map((n) => `Patient/p${n}`)
   for (const principal of OBSERVATIONS) {
@@ -250,7 +250,7 @@ const SPANS = [
   ['date=2031', '2031-01-01', '2032-01-01'],
 ] as const
 
-t.test('dates are found by one plan beside what each row tells of itself', async (t) => {
+t.test('finds dates by one plan together with conditions on each row', async (t) => {
   const final = token('Observation', 'status', 'final')
   const kept = new Set<boolean | undefined>()
   for (const criteria of [['status=final'], ['status:not=amended'], ['status=final', 'status=x']]) {

@@ -1,4 +1,4 @@
-/** Quantities and composites whose rows are read by parts of an index: no part may be left out. */
+/** Quantities and composites that are read by index ranges: no range may be missing. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Raw } from '../../fixtures/oracle/values.ts'
@@ -33,7 +33,7 @@ await observe('above 7', { value: 7, comparator: '>' }, ours)
 await observe('below 3', { value: 3, comparator: '<' }, plain)
 await observe('huge', { value: 5e12 }, ours)
 
-t.test('what reaches up from far below is found', async (t) => {
+t.test('finds ranges that start far below the searched value', async (t) => {
   t.same(await found('value-quantity=gt100'), ['200 mg', 'above 7', 'huge'])
   t.same(await found('value-quantity=ge200'), ['200 mg', 'above 7', 'huge'])
   t.same(await found('value-quantity=150'), ['above 7'])
@@ -41,17 +41,14 @@ t.test('what reaches up from far below is found', async (t) => {
   t.same(await found('value-quantity=lt2'), ['below 3'])
 })
 
-t.test(
-  'a unit is found in every unit of the data, and one that is not there in none',
-  async (t) => {
-    t.same(await found(`value-quantity=gt100|${UCUM}|mg`), ['2 g', '200 mg'])
-    t.same(await found(`value-quantity=gt100000|${UCUM}|ug`), ['2 g', '200 mg'])
-    t.same(await found(`value-quantity=gt1|${UCUM}|m`), [])
-    t.same(await found(`value-quantity=5|${UCUM}|mg`), ['5 mg'])
-  },
-)
+t.test('finds a quantity in every stored unit, and none in an unknown unit', async (t) => {
+  t.same(await found(`value-quantity=gt100|${UCUM}|mg`), ['2 g', '200 mg'])
+  t.same(await found(`value-quantity=gt100000|${UCUM}|ug`), ['2 g', '200 mg'])
+  t.same(await found(`value-quantity=gt1|${UCUM}|m`), [])
+  t.same(await found(`value-quantity=5|${UCUM}|mg`), ['5 mg'])
+})
 
-t.test('a code beside a value is that of any system, of one, or of none', async (t) => {
+t.test('matches the code of a composite in any, one or no system', async (t) => {
   t.same(await found('code-value-quantity=x$gt4'), ['200 mg', '5 mg', 'above 7', 'huge'])
   t.same(await found('code-value-quantity=urn:a|x$gt4'), ['5 mg', 'above 7', 'huge'])
   t.same(await found('code-value-quantity=urn:b|x$gt4'), ['200 mg'])
@@ -65,7 +62,7 @@ t.test('a code beside a value is that of any system, of one, or of none', async 
   ])
 })
 
-t.test('phonetic is what name is', async (t) => {
+t.test('finds the same matches by phonetic as by name', async (t) => {
   await admin.create({ resourceType: 'Patient', name: [{ family: 'Ranger', given: ['Ann Lou'] }] })
   for (const query of ['phonetic=rang', 'name=rang', 'phonetic=lou ann ranger', 'name=ann lou']) {
     const { body } = await admin.get<Raw>(`Patient?${query}&_sort=phonetic`)

@@ -1,4 +1,4 @@
-/** Sorts by values in a Project of more than 100,000 rows: pages in order, both ways, by few pages of PostgreSQL. */
+/** Sorts by values in a Project of more than 100,000 rows: ordered pages in both directions, with few buffers. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
@@ -17,7 +17,7 @@ const ORGANIZATIONS = [
   '22222222-2222-4222-8222-222222222222',
 ]
 
-/** Copies a resource with its rows. `999999` in its text and strings is a number; days of its dates differ. */
+/** Copies a resource with its rows. `999999` in texts becomes the number of the copy; dates vary by day. */
 async function copy(id: string, copies: number): Promise<void> {
   await run('drop table if exists copied')
   await run(
@@ -32,7 +32,6 @@ async function copy(id: string, copies: number): Promise<void> {
       from version v, copied c where v.id = $1::uuid`,
     [id, id],
   )
-  // The own key is that of no other row.
   await run(
     `insert into resource select r.project, r.type, c.id, r.ver, r.lu, r.d_lo, r.d_hi, r.nref,
         array[c.i] || r.keys[2:] from resource r, copied c where r.id = $1::uuid`,
@@ -110,7 +109,7 @@ const VALUES: Readonly<Record<string, (row: Row) => string | undefined>> = {
 }
 const order = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 
-/** Without a value last, descending first; the id decides what is equal. */
+/** Missing values sort last, or first when descending; ties sort by id. */
 function sorted(sort: string, isMatch: (row: Row) => boolean): readonly string[] {
   const terms = sort.split(',').map((name) => {
     const direction = name.startsWith('-') ? -1 : 1
@@ -140,7 +139,7 @@ async function page(client: Client, url: string): Promise<Page> {
   return { ids, next: linkTo('next'), previous: linkTo('previous') }
 }
 
-/** Pages of PostgreSQL that a search touches. */
+/** Counts the buffers that a search touches. */
 async function touched(url: string): Promise<number> {
   const { text } = await admin.get(`${url}&_explain=true`)
   const [, hit = '0', read = '0'] =
@@ -152,7 +151,7 @@ const limited = await memberUnder(botica, {
   entries: [{ resourceType: 'Patient', criteria: `Patient?organization=${ours?.reference}` }],
 })
 
-t.test('there are more rows than could once be sorted', async (t) => {
+t.test('has more than 100,000 rows', async (t) => {
   t.ok(rows.length > 100_000, `${rows.length}`)
 })
 
@@ -184,7 +183,7 @@ const CASES: readonly (readonly [
 
 for (const [search, sort, isMatch, client = admin] of CASES) {
   const who = client === admin ? '' : ' under a policy'
-  t.test(`pages of Patient?${search}&_sort=${sort} are in order${who}`, async (t) => {
+  t.test(`orders pages of Patient?${search}&_sort=${sort}${who}`, async (t) => {
     const expected = sorted(sort, isMatch)
     const url = `Patient?${search}&_sort=${sort}&_count=17`
     const first = await page(client, url)
@@ -208,7 +207,7 @@ for (const [sort, client, isMatch] of [
   ['-family', admin, () => true],
   ['-death-date', limited.client, ({ organization }) => organization === ours?.reference],
 ] as const satisfies readonly (readonly [string, Client, (row: Row) => boolean])[]) {
-  t.test(`every page by ${sort} is walked to the end`, async (t) => {
+  t.test(`walks all pages by ${sort} to the end`, async (t) => {
     const ids: string[] = []
     for (let next: string | undefined = `Patient?_sort=${sort}&_count=1000&_elements=id`; next; ) {
       const found: Page = await page(client, next)
@@ -226,7 +225,7 @@ for (const [url, most] of [
   ['Patient?_sort=family,death-date', 1500],
   ['Patient?gender=male&_sort=family', 1500],
 ] as const) {
-  t.test(`a page of ${url} touches at most ${most} pages of PostgreSQL`, async (t) => {
+  t.test(`touches at most ${most} buffers for a page of ${url}`, async (t) => {
     const count = await touched(url)
     t.ok(count > 0 && count <= most, `${count}`)
   })

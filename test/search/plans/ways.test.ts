@@ -1,4 +1,4 @@
-/** Every way finds the same rows in the same order, page by page, by a plan that is made once. */
+/** Every access path finds the same rows in the same order, page by page, under one plan. */
 import t from 'tap'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { UCUM } from '../../../shared/fhir/values.ts'
@@ -57,7 +57,7 @@ await statistics.refresh()
 const queryOf = (search: string): Query => planned.queryOf(search, ['kg', 'g'])
 const typeOf = ({ typeNumbers: [number] }: Query) => number
 
-/** As in a type of so many rows; the more there are, the more are few. */
+/** Simulated row counts of the type; the limit of "few" keys grows with them. */
 const factsOf = (query: Query, rows: number, isKnown = true): PlannerStats => ({
   statistics: { ...statistics, typeRows: () => rows },
   rows,
@@ -67,7 +67,7 @@ const factsOf = (query: Query, rows: number, isKnown = true): PlannerStats => ({
 const realFacts = (query: Query) =>
   factsOf(query, typeOf(query) === typeNumber('Patient') ? PATIENTS : OBSERVATIONS)
 
-/** Few rows have each count of them find many, many rows have it find few. */
+/** With few rows each key counts as common, with many rows as rare. */
 const FACTS: readonly ((query: Query) => PlannerStats)[] = [
   realFacts,
   (query) => factsOf(query, 1),
@@ -81,7 +81,7 @@ const rowsOf = (
   stats: PlannerStats,
   accessPath = chooseAccessPath(query, stats).accessPath,
 ) => database.query<SortedRow>(pageStatement([{ query, stats, accessPath }]))
-/** All rows of the type, one after the other; no key finds any. */
+/** Walks all rows of the type, without a key lookup. */
 function walked(query: Query): Promise<SortedRow[]> {
   const predicates = query.predicates.map(
     (predicate): Predicate =>
@@ -165,7 +165,7 @@ const SEARCHES = [
   'Patient?family=family1&_has:Observation:subject:status=amended',
 ]
 
-t.test('each finds the same in the same order, page by page', async (t) => {
+t.test('finds the same rows in the same order on every access path', async (t) => {
   const taken = new Set<string>()
   for (const search of SEARCHES) {
     const query = queryOf(`${search}&_count=15`)
@@ -187,7 +187,7 @@ t.test('each finds the same in the same order, page by page', async (t) => {
   t.same([...taken].sort(), ACCESS_PATHS.map(({ name }) => name).sort())
 })
 
-t.test('every way that fits a search finds what the others find', async (t) => {
+t.test('finds the same rows on every access path that fits a search', async (t) => {
   for (const search of SEARCHES) {
     const query = queryOf(`${search}&_count=15`)
     const expected = (await walked(query)).map(({ id }) => id)
@@ -200,7 +200,7 @@ t.test('every way that fits a search finds what the others find', async (t) => {
   }
 })
 
-t.test('a count is that of the rows, by any statistics', async (t) => {
+t.test('counts the rows exactly under any statistics', async (t) => {
   for (const search of SEARCHES.filter((one) => !one.includes('_sort') || one.endsWith('-date'))) {
     const query = queryOf(search)
     const whole = await walked({ ...query, limit: MANY })
@@ -211,7 +211,7 @@ t.test('a count is that of the rows, by any statistics', async (t) => {
   }
 })
 
-t.test('plans are made once and touch hardly more than those made for values', async (t) => {
+t.test('touches few more buffers with generic plans than with custom plans', async (t) => {
   for (const [n, search] of SEARCHES.entries()) {
     const query = queryOf(search)
     const page = pageStatement([chooseAccessPath(query, realFacts(query))])
@@ -227,7 +227,7 @@ t.test('plans are made once and touch hardly more than those made for values', a
   }
 })
 
-t.test('all are planned once but what is found by other indexes for other values', (t) => {
+t.test('prepares all statements except those whose index depends on values', (t) => {
   const isKept = (search: string) => {
     const query = queryOf(search)
     return pageStatement([chooseAccessPath(query, realFacts(query))]).isPreparable
@@ -235,7 +235,7 @@ t.test('all are planned once but what is found by other indexes for other values
   const others = [
     'Patient?name=family1 given1',
     'Patient?name:contains=amily1',
-    // A sort by values of what its values decide how to find.
+    // A sort by values over conditions whose access path depends on values.
     'Patient?family=family1&_sort=-address-city',
     'Patient?name:contains=amily1&_sort=-name',
     'Observation?value-quantity=gt150&_sort=value-quantity',
@@ -248,7 +248,7 @@ t.test('all are planned once but what is found by other indexes for other values
   t.end()
 })
 
-t.test('a statement is the same in types of all sizes', (t) => {
+t.test('builds the same statement for types of all sizes', (t) => {
   const textOf = (search: string, rows: number) => {
     const query = queryOf(search)
     return pageStatement([chooseAccessPath(query, factsOf(query, rows))]).text
