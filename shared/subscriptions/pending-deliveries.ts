@@ -35,7 +35,6 @@ interface PendingDeliveries {
 
 interface ResendOptions {
   readonly interaction: Change
-  /** Restricts the resend to this Subscription. */
   readonly subscription: string | undefined
   /** Workers log each Subscription's match. */
   readonly verbose: boolean
@@ -43,7 +42,6 @@ interface ResendOptions {
 
 interface SubscriptionReport {
   readonly version: Version
-  /** Undefined before the first delivery. */
   readonly state: SubscriptionState | undefined
 }
 
@@ -188,8 +186,6 @@ function subscriptionId(value: unknown): string {
   if (reference?.type === SUBSCRIPTION) return reference.id
   throw badRequest('subscription must be Subscription/<id>', 'subscription')
 }
-
-// `$redeliver`: retries failed deliveries
 
 const WEEK_MS = 7 * 24 * 3_600_000
 const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/

@@ -130,7 +130,6 @@ async function watch(
   })
 }
 
-/** Removes rows of sockets whose process is gone. */
 export async function removeOldWatches(connection: Connection): Promise<void> {
   await connection.query({
     name: 'socket-watch-old',
