@@ -77,7 +77,6 @@ export function serviceFolder(path: string): string {
   return folder
 }
 
-/** Creates a folder for services with throw-away data. */
 export function temporaryFolder(prefix: string): string {
   const folder = mkdtempSync(join(tmpdir(), prefix))
   chmodSync(folder, 0o711)

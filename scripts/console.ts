@@ -58,7 +58,6 @@ async function bundle(): Promise<void> {
   await rename(fresh, TARGET)
 }
 
-/** Served by `server/routes/docs.ts`. */
 async function copyViewer(): Promise<void> {
   const folder = join(ROOT, 'dist/viewer')
   await mkdir(folder, { recursive: true })
@@ -88,7 +87,6 @@ function componentStylesPlugin({ outputs }: Metafile): Plugin {
             .filter((name) => used.has(name) || !components.has(name))
             .map((name) => readFile(join(folder, `${name}.css`), 'utf8')),
         )
-        // Order matters: later rules of equal specificity win.
         const placed = sheets.map((sheet) => [whole.indexOf(sheet.trim()), sheet] as const)
         if (placed.some(([place]) => place < 0)) return { contents: whole, loader: 'css' }
         const inOrder = placed.toSorted(([a], [b]) => a - b)
@@ -115,7 +113,6 @@ async function compress(name: string): Promise<void> {
   ])
 }
 
-/** Read by `server/routes/console.ts` and the size test. */
 function buildConsoleManifest({ outputs }: Metafile) {
   const [script = '', main] =
     Object.entries(outputs).find(([, output]) => output.entryPoint === ENTRY) ?? []
@@ -132,7 +129,6 @@ function buildConsoleManifest({ outputs }: Metafile) {
   }
 }
 
-/** Returns the file and its static imports. */
 function neededBy(path: string, outputs: Metafile['outputs']): readonly string[] {
   const needed = new Set([path])
   for (const one of needed) {

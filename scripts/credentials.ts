@@ -14,7 +14,6 @@ export function credentialsFile(folder: string): string {
   return join(folder, 'credentials.json')
 }
 
-/** Reads from the environment, then the file; otherwise generates them. */
 export function readCredentials(folder: string, env: NodeJS.ProcessEnv): Credentials {
   const file = credentialsFile(folder)
   const kept: Partial<Credentials> = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {}

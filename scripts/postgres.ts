@@ -19,7 +19,6 @@ import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface PostgresOptions {
-  /** Created if missing; keeps data, password and log. */
   readonly folder: string
   readonly sharedBuffersMb: number
   /** False for throw-away data. */

@@ -17,7 +17,6 @@ export function writeProcessNote(file: string, pid: number): void {
   writeFileSync(file, JSON.stringify(note), { mode: 0o600 })
 }
 
-/** Returns the pid of the record if that very process still runs. */
 export function findNotedProcess(file: string): number | undefined {
   const note = readNote(file)
   if (note === undefined || note.started !== readStartTime(note.pid)) return undefined

@@ -9,7 +9,6 @@ import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
 export interface RedisOptions {
-  /** Created if missing; keeps the append-only file and the log. */
   readonly folder: string
   readonly durable: boolean
   /** A free port by default; pass an earlier one for clients that keep using it. */
@@ -20,7 +19,6 @@ export interface RedisOptions {
 const NO_REDIS =
   'There is no redis-server or valkey-server here; install the package redis-server (Debian), valkey (Fedora, Homebrew), or set REDIS_URL to a running one'
 
-/** Listens on 127.0.0.1 only, with a password. */
 export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Promise<Service> {
   const command = findServer() ?? (await installServer())
   const folder = serviceFolder(options.folder)

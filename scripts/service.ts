@@ -30,7 +30,6 @@ export interface Program {
   readonly input?: string
   /** Contains `log`, the previous log (`log.old`) and the process record. */
   readonly folder: string
-  /** The account to run as; the caller's own if undefined. */
   readonly account: Account | undefined
   readonly stopSignal: NodeJS.Signals
   isReady(): Promise<boolean>

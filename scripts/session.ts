@@ -8,7 +8,6 @@ interface Client {
   readonly secret: string
 }
 
-/** Returns the URL that `npm start` prints. */
 export function serviceAddress(): string {
   return process.env.BASE_URL ?? `http://localhost:${process.env.PORT ?? 8103}/`
 }
@@ -37,12 +36,10 @@ async function fetchOrSay(url: string | URL | Request, options?: RequestInit): P
   }
 }
 
-/** Returns the text of the OperationOutcome, if any. */
 export function formatError(error: unknown): string {
   return normalizeErrorString(error)
 }
 
-/** Reads the environment, then the file of the first start. */
 export async function readSuperAdminClient(): Promise<Client> {
   const { SUPER_ADMIN_CLIENT_ID: id, SUPER_ADMIN_CLIENT_SECRET: secret } = process.env
   if (id && secret) return { id, secret }

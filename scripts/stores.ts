@@ -52,7 +52,6 @@ function hostAndPath(url: string): string {
   return `${host}${pathname}`
 }
 
-/** A refused connection to a name with several addresses has an empty message and a code. */
 function connectionErrorText(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   const { code } = error as NodeJS.ErrnoException

@@ -25,7 +25,6 @@ import { cpuSeconds } from './test/process.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
-/** Test files mostly wait. */
 const FILES_PER_CORE = 2.5
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
@@ -97,7 +96,6 @@ const DRAWN = [
   /test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/,
   /test\/(?:bots\/runs|export|graphql|import|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
 ]
-/** Always run, as does the plain case of each folder. */
 const GUARDS =
   /access|hostile|security|isolation|policy|outbound|\/(?:execute|graphql|export|import|subscriptions)\.test/
 
@@ -153,7 +151,6 @@ function batches(): readonly (readonly string[])[] {
   return found.sort((a, b) => b.s - a.s).map(({ files }) => files)
 }
 
-/** Returns seconds by file of the last full run. */
 function timesBefore(): ReadonlyMap<string, number> {
   const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
   return new Map(
@@ -180,7 +177,6 @@ function compileCache(): NodeJS.ProcessEnv {
   return { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/compile') }
 }
 
-/** Writes the full table to a file and its top to the screen. */
 function reportTimes(ends: readonly FileEnd[]): void {
   const bySlowness = ends.toSorted((a, b) => b.ms - a.ms)
   const lines = bySlowness.map(

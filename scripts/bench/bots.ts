@@ -101,7 +101,6 @@ async function costed(
   return { ...measured, cpuMs: (descendantsCpuUs(isOurs) - before) / 1000 / calls }
 }
 
-/** Measures the bot's loop in this process, when hot. */
 function timeOfLoop(): number {
   const work = new Function(loop)
   for (let i = 0; i < 100; i++) work()

@@ -14,7 +14,6 @@ const GIVEN = ['Anna', 'Ben', 'Carla', 'Dan', 'Eva', 'Finn', 'Gila', 'Hugo', 'In
 const VISITS = 2
 const MEASURED = 50
 
-/** Deterministic pseudo-random value. */
 const some = (n: number, of: number) => (Math.imul(n + 1, 2_654_435_761) >>> 8) % of
 const two = (n: number) => String(n).padStart(2, '0')
 
@@ -47,7 +46,6 @@ export function patient(n: number): Resource {
   }
 }
 
-/** Returns visits and measurements of patient `n` with the given id. */
 export function generatePatientRecords(n: number, id: string): readonly Resource[] {
   const subject = { reference: `Patient/${id}` }
   const day = (i: number) => `2025-${two(1 + some(n + i, 12))}-${two(1 + some(n + 3 * i, 28))}`

@@ -12,7 +12,6 @@ const COLD = 50
 const CALLERS = 1000
 const WAIT_MS = 200
 const WARM_UP_S = 4
-/** Fits an executor per project. */
 const MEMORY_MB = '4300'
 /** Fits about a hundred runs, which bounds one worker. */
 const SMALL_MB = '512'
@@ -56,7 +55,6 @@ export function crowds(seconds: number): Promise<readonly Figure[]> {
   })
 }
 
-/** Deploys a bot in a new project. */
 async function aBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
   const { token, deploy } = await stage.openProject()
   return { url: await deploy(body, extension), token }

@@ -44,7 +44,6 @@ export function crud(seconds: number): Promise<readonly Figure[]> {
   })
 }
 
-/** Runs alternating rounds; the median ratio counts. */
 async function compare(
   callers: number,
   seconds: number,
@@ -112,7 +111,6 @@ async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
         ]),
     },
   }
-  // Starts with rows and statistics, like a server in use.
   await measure(64, FILL_SECONDS, calls.create.ours)
   await measure(16, FILL_SECONDS, calls.create.limit)
   await pool.query('analyze')

@@ -82,7 +82,6 @@ async function copied({ services }: Stage, project: number): Promise<number> {
   return bytes / MIB / seconds
 }
 
-/** Returns the peak resident memory of a process. */
 function memory(pid: number | undefined, level: number): Figure {
   const text = readFileSync(`/proc/${pid}/status`, 'utf8')
   const mib = Math.round(Number(/VmHWM:\s*(\d+)/.exec(text)?.[1]) / 1024)
@@ -90,7 +89,6 @@ function memory(pid: number | undefined, level: number): Figure {
   return { what, ours: `${mib} MiB`, limit: '', ratio: '', required: '<= 250 MiB' }
 }
 
-/** Measures reads of another Project, alone and during an export. */
 async function readers(stage: Stage, { token }: Project, seconds: number): Promise<Figure> {
   const other = await stage.openProject()
   const { id } = await stage.services.repository.create(other.principal, {
@@ -140,7 +138,6 @@ async function group(stage: Stage, resources: number): Promise<Figure> {
   }
 }
 
-/** Creates patients with `each` resources, and a Group of a share of them. */
 async function fillPatients({ services }: Stage, { principal }: Project, each: number) {
   const samples = await syntheaResources()
   const [patient, observation] = ['Patient', 'Observation'].map((type) =>

@@ -35,7 +35,6 @@ export function imports(seconds: number, resources: number): Promise<readonly Fi
   })
 }
 
-/** Creates a client in a Project with client-assigned ids. */
 async function openImporter(stage: Stage): Promise<string> {
   const { token, admin, projectId } = await stage.openProject()
   const url = `fhir/R4/Project/${projectId}`
@@ -45,7 +44,6 @@ async function openImporter(stage: Stage): Promise<string> {
   return token
 }
 
-/** Returns bundles per second. */
 async function bundles(wire: Wire, texts: readonly string[], seconds: number): Promise<number> {
   let turn = 0
   const { perSecond } = await measure(1, seconds, async (caller) => {

@@ -50,7 +50,6 @@ export async function alternate<Side extends string>(
   return found as Record<Side, number[]>
 }
 
-/** Returns the median of the rounds' ratios. */
 export function medianRatio(ours: readonly number[], limit: readonly number[]): string {
   return median(ours.map((value, round) => value / (limit[round] ?? Number.NaN))).toFixed(2)
 }

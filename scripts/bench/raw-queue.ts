@@ -12,7 +12,6 @@ const NAME = 'bench-raw'
 const GONE = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } }
 
 export interface RawQueue {
-  /** One round trip with the given payload. */
   roundTrip(input: string): Promise<boolean>
   close(): Promise<void>
 }

@@ -17,7 +17,6 @@ const DATE = /(?<=")(?:19|20)\d\d-\d\d-\d\d/g
 /** Samples of every type across all copies, for query values. */
 export type Samples = ReadonlyMap<string, readonly Resource[]>
 
-/** Returns the resources of all bundles with literal references. */
 export async function syntheaResources(): Promise<Resource[]> {
   return (await syntheaTexts()).flatMap((text) => {
     const { entry } = JSON.parse(text) as { entry: { fullUrl: string; resource: Resource }[] }
@@ -31,7 +30,6 @@ export async function syntheaResources(): Promise<Resource[]> {
   })
 }
 
-/** Yields `resources` resources, copy by copy. */
 export async function* copies(resources: number): AsyncGenerator<readonly Resource[]> {
   const originals = (await syntheaResources()).map((resource) => JSON.stringify(resource))
   for (let copy = 0, left = resources; left > 0; copy++) {
@@ -78,7 +76,6 @@ export async function createAll(
   }
 }
 
-/** Returns a random item of a non-empty list. */
 export function pickSample<T>(list: readonly T[]): T {
   const item = list[Math.floor(Math.random() * list.length)]
   if (item === undefined) throw new Error('There is nothing to choose from')

@@ -22,10 +22,8 @@ import { createAll } from './samples.ts'
 import { type Stage, withStage } from './stage.ts'
 
 const CALLERS = 16
-/** Row share of the small Project. */
 const SMALL = 0.01
 const LATER_MS = 10_000
-/** One in this many patients is deleted. */
 const GONE = 50
 
 interface Shape {
@@ -126,7 +124,6 @@ interface Clinic {
   readonly shapes: readonly Shape[]
 }
 
-/** Opens a Project and searches it while empty. */
 async function openClinic(stage: Stage, resources: number): Promise<Clinic> {
   const { token, principal } = await stage.openProject()
   const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/fhir+json')
@@ -146,7 +143,6 @@ async function load({ services }: Stage, { principal, ids }: Clinic): Promise<vo
     await createAll(services, principal, generatePatientRecords(n, id))
 }
 
-/** Creates, updates and deletes over HTTP, one of each per patient. */
 async function change({ wire, ids }: Clinic): Promise<void> {
   let next = 0
   const callers = Array.from({ length: CALLERS }, async (_, caller) => {
@@ -163,7 +159,6 @@ async function change({ wire, ids }: Clinic): Promise<void> {
 }
 
 interface Cost {
-  /** Milliseconds per search. */
   readonly service: number
   readonly database: number
   readonly p99Ms: number

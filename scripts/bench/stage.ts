@@ -25,7 +25,6 @@ const STOP_MS = 5000
 
 export interface Stage {
   readonly config: Config
-  /** Services in this process, on the same stores. */
   readonly services: Services
   readonly baseUrl: string
   /** Starts another process, stopped with the rest; its settings override the stage's. */

@@ -35,7 +35,6 @@ export async function readInput(file: string): Promise<Input> {
   return { contentType: isResource ? 'application/fhir+json' : type, kind, text }
 }
 
-/** One line of `$runs`. */
 export interface Run {
   readonly runId: string
   readonly status: string
@@ -102,7 +101,6 @@ async function latestFailure(bot: BotFolder): Promise<string> {
   )
 }
 
-/** Newest first. */
 export async function runs(bot: BotFolder, count: number): Promise<readonly Run[]> {
   const { parameter = [] }: { parameter?: Part[] } = await bot.medplum.get(
     bot.operation(`$runs?_count=${count}`),

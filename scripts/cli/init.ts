@@ -18,14 +18,12 @@ const EXAMPLE = path.join(ROOT, 'examples/first-bot')
 const FIRST_PROJECT = 'First project'
 
 export interface InitOptions {
-  /** The name of a new project. */
   readonly name?: string
   /** An existing project, whose users stay unchanged. */
   readonly project?: string
   readonly url?: string
 }
 
-/** Variables of the folder's `.env`. */
 type Variables = Readonly<Record<string, string | undefined>>
 
 /**
@@ -69,7 +67,6 @@ async function showAgain(folder: string, shown: string, options: InitOptions): P
   printNext({ shown, state: 'has a bot already', botName: bot.name ?? '', variables })
 }
 
-/** Also loads the folder's variables. */
 async function readBot(folder: string) {
   const { botId, medplum } = await openFolder(folder)
   return { bot: await medplum.readResource('Bot', botId), projectId: medplum.getProject()?.id }

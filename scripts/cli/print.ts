@@ -44,7 +44,6 @@ export function printRuns(runs: readonly Run[]): void {
   else for (const row of rows) console.log(Object.values(row).join('\t'))
 }
 
-/** Prints one event of the live log. */
 export function printEvent(type: string, data: Record<string, string>): void {
   const short = data.runId?.slice(0, 8)
   if (type === 'log') process.stdout.write(`${shown(data.text?.trimEnd() ?? '')}\n`)
@@ -58,7 +57,6 @@ export function printEvent(type: string, data: Record<string, string>): void {
   if (type === 'gap') note('yellow', `${data.messages} messages were left out`)
 }
 
-/** Prints a local sandbox run; returns false for a failed one. */
 export function printSandboxRun({ result, requests, requestMs, startMs }: SandboxRun): boolean {
   const { status, failure, kind, body, log } = result
   const isOk = status === 'ok'

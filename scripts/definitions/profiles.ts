@@ -5,7 +5,6 @@ import type { Definition } from './describe.ts'
 const ELEMENT =
   /^(id|path|sliceName|min|max|type|slicing|constraint|binding|fixed[A-Z].*|pattern[A-Z].*)$/
 
-/** Prose and mappings: four fifths of a definition. */
 const PROSE =
   /^(definition|comment|requirements|mapping|alias|example|isModifierReason|meaningWhenMissing|orderMeaning)$/
 
@@ -20,7 +19,6 @@ export function describeProfiles(structures: readonly Definition[]): ProfileLine
     .sort((a, b) => (a.url < b.url ? -1 : 1))
 }
 
-/** Returns each profile with all elements, as published. */
 export function describeSnapshots(structures: readonly Definition[]): SnapshotLine[] {
   return selectProfiles(structures)
     .map(({ snapshot, ...definition }) => ({

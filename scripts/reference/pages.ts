@@ -80,7 +80,6 @@ const ERRORS_INTRO = `A refusal is an OperationOutcome: \`issue[].code\` is the 
 \`expression\` the element or parameter at fault. \`id\` is the id of the outcome, by which Medplum's SDK knows some of them.
 [Promises](../promises.md) says what to do on each status, [troubleshooting](../troubleshooting.md) what single sentences mean.`
 
-/** Failures and their causes. */
 const FAILURES: readonly (readonly [errors.HttpError, string])[] = [
   [errors.badRequest('…'), 'a value or rule that is broken, named in the text'],
   [errors.badStructure('…'), 'a body that has not the shape of its type'],

@@ -11,7 +11,6 @@ export interface FileEnd {
   readonly cpuS: number
   readonly passed: number
   readonly failed: number
-  /** Failed assertions with difference and place. */
   readonly failures: readonly string[]
 }
 
@@ -19,9 +18,7 @@ export interface RunOptions {
   readonly cwd: string
   readonly env: NodeJS.ProcessEnv
   readonly jobs: number
-  /** Starts no file after the first failure. */
   readonly isBail: boolean
-  /** Aborts with the signal for running files. */
   readonly signal: AbortSignal
   onEnd(end: FileEnd): void
 }

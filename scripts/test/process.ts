@@ -2,7 +2,6 @@
 import { readFileSync } from 'node:fs'
 import { registerHooks } from 'node:module'
 
-/** Kernel ticks per second; children count once ended. */
 const PER_SECOND = 100
 const DOMAIN = new URL('domain.ts', import.meta.url).href
 

@@ -13,20 +13,17 @@ export function readSummary(report: string): Counts | undefined {
   return { passed: count('pass'), failed: count('fail') }
 }
 
-/** A file's part of a shared report. */
 export interface Section {
   readonly text: string
   readonly ms: number
 }
 
-/** Returns sections by file; none for a file whose process ended early. */
 export function readSections(report: string): ReadonlyMap<string, Section> {
   const section = /^# Subtest: (\S+)\n([\s\S]*?)^(?:not )?ok \d+ - \1 # time=([\d.]+)ms$/gm
   const found = report.matchAll(section)
   return new Map([...found].map(([, file = '', text = '', ms]) => [file, { text, ms: Number(ms) }]))
 }
 
-/** Returns CPU seconds from the comment of `process.ts`. */
 export function readCpu(report: string, file: string): number {
   const comments = report.matchAll(/^# cpu (\S+): ([\d.]+)$/gm)
   const seconds = [...comments].findLast(([, path = '']) => path.endsWith(file))?.[2]
@@ -39,7 +36,6 @@ export function countAssertions(report: string): Counts {
   return counts
 }
 
-/** Returns failed assertions with difference and place, without enclosing tests. */
 export function readFailures(report: string): string[] {
   return [...assertions(report)].flatMap(({ result, text }) => (result === 'failed' ? text : []))
 }

@@ -124,7 +124,6 @@ function withCause(principal: Principal, request: FhirRequest): Principal {
   return { ...principal, cause: { depth: botCallDepth(request), traceId, requestId } }
 }
 
-/** Signs all Binaries of a page or bundle in one read. */
 function withSigned(
   services: Services,
   principal: Principal,
@@ -288,7 +287,6 @@ async function run(context: FhirContext, route: InteractionRoute): Promise<FhirR
   }
 }
 
-/** Applies content type, preferences and indentation. */
 function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   const { contentType, applied, pretty } = preferences
   const headers: Record<string, string> = { ...reply.headers }

@@ -145,7 +145,6 @@ function notCancellable(status: unknown): HttpError {
   )
 }
 
-/** Returns the reply of the finished job. */
 function result({ resource }: Job): FhirReply {
   if (isRunning(resource)) throw conflict('The job is still running')
   if (resource.status === 'cancelled') throw badRequest('The job was cancelled')

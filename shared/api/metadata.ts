@@ -185,7 +185,6 @@ const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'
 
-/** Lists operations of the system, or of a type and its instances. */
 function operationsAt(type: string | undefined): { name: string; definition: string }[] {
   const offered = operations.filter(({ on }) =>
     on.some(({ level, type: only }) =>

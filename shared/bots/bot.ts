@@ -178,7 +178,6 @@ const MEMORY_MAX_MB = 512
 const QUEUE_SECONDS = 3600
 const ATTEMPTS_MAX = 20
 
-/** Returns the limits of a run, capped by the server's. */
 export function botLimits(bot: Resource, config: Config): BotLimits {
   const seconds = positive(bot.timeout)
   return {
@@ -201,7 +200,6 @@ export function maxQueueMs(bot: Resource): number {
   return Math.min(setting(bot, 'maxQueueSeconds') ?? QUEUE_SECONDS, QUEUE_SECONDS) * 1000
 }
 
-/** Returns the limit on concurrent runs of the bot; Infinity if not set. */
 export function maxConcurrency(bot: Resource, config: Config): number {
   return setting(bot, 'maxConcurrency') ?? (config.botConcurrency || Number.POSITIVE_INFINITY)
 }
@@ -216,7 +214,6 @@ export function sharesIsolate(bot: Resource): boolean {
   return botExtension(bot, 'concurrent')?.item.valueBoolean === true
 }
 
-/** Returns the total attempts of a failing asynchronous run. */
 export function maxAttempts(bot: Resource): number {
   return Math.min(setting(bot, 'retry') ?? 1, ATTEMPTS_MAX)
 }

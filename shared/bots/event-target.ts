@@ -15,9 +15,7 @@ export interface BotTarget {
   readonly session: Session
 }
 
-/** Why no Bot can run. */
 export interface MissingTarget {
-  /** Bots are disabled in its Project. */
   readonly isDisabled: boolean
   readonly text: string
 }
@@ -44,7 +42,6 @@ export async function resolveAuthorSession(
   return isSuperAdmin || project.number === projectNumber ? session : undefined
 }
 
-/** Finds the Bot with the author's access. */
 export async function findTarget(
   services: Services,
   author: Session,

@@ -52,12 +52,10 @@ export async function readArchivedInput(
   return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as ArchivedInput
 }
 
-/** Deletes runs older than a week, and their inputs. */
 export async function deleteOldRuns({ database, storage }: Services): Promise<void> {
   await forget(storage, await removeOldBotRuns(database))
 }
 
-/** Keeps the latest runs of each bot and deletes the inputs of others. */
 export async function trimRuns(
   { database, storage }: Services,
   bots: readonly string[],

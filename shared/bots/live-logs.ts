@@ -26,18 +26,15 @@ export type BotLogEvent =
   | { readonly type: 'gap'; readonly messages: number }
 
 export interface BotLogMessage {
-  /** Project number of the run. */
   readonly project: number
   readonly events: readonly BotLogEvent[]
 }
 
 /** Id of a bot with listeners. */
 const FOLLOW = messageKind<string>('follow')
-/** Events of a bot's runs, addressed by bot id. */
 const LOG = messageKind<BotLogMessage>('bot-log')
 
 const REPEAT_MS = 5000
-/** Tolerates two missed repeats. */
 const FORGET_MS = 3 * REPEAT_MS
 /** Per bot: above reading speed, below a load for Redis. */
 const LENGTH_A_SECOND = 1_000_000
@@ -65,7 +62,6 @@ export async function subscribeToBotLogs(
 export interface FollowedRuns {
   /** True while the bot has a listener. */
   has(botId: string): boolean
-  /** Publishes within the limit. */
   tell(botId: string, message: BotLogMessage): void
   close(): void
 }
@@ -76,7 +72,6 @@ interface Budget {
   dropped: number
 }
 
-/** The worker's end. */
 export async function openFollowed(bus: Bus): Promise<FollowedRuns> {
   const until = new Map<string, number>()
   const budgets = new Map<string, Budget>()

@@ -26,7 +26,6 @@ const core = names(`
 
 const buffer = names('Blob Buffer File atob btoa constants default kMaxLength')
 
-/** Names of libraries/crypto. */
 const cryptoLibrary = names(`
   KeyObject constants createCipheriv createDecipheriv createPrivateKey createPublicKey createSecretKey
   createSign createVerify diffieHellman generateKeyPair generateKeyPairSync getHashes getRandomValues hkdf
@@ -72,7 +71,6 @@ export const botModules: Readonly<Record<string, readonly string[]>> = {
   'node:util': util,
 }
 
-/** Returns a module's exports; undefined for an unknown module. */
 export function moduleExports(module: string): ReadonlySet<string> | undefined {
   if (module === CORE) return new Set([...core, ...libraryNames()])
   const plain = module.replace(/^node:/, '')

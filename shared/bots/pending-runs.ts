@@ -50,7 +50,6 @@ export function pendingLease(id: string, token: number): Lease {
 export interface LeasedRun {
   readonly token: number
   readonly attempt: number
-  /** An earlier attempt may have had an effect. */
   readonly hadEffect: boolean
 }
 

@@ -3,34 +3,27 @@ import type { Connection } from '../postgres/statement.ts'
 
 const KEPT = '7 days'
 const KEPT_OF_A_BOT = 1000
-/** Rows deleted per statement. */
 const FORGOTTEN_AT_ONCE = 5000
 
 export interface BotRunRecord extends RecordedCalls {
   readonly status: string
   readonly durationMs: number
   readonly cpuMs: number
-  /** Heap at the end, if measured. */
   readonly memoryMb?: number | undefined
   readonly version: number
   readonly attempt: number
   /** Reason and duration of the wait for a slot in the worker. */
   readonly hold?: { readonly reason: string; readonly ms: number } | undefined
-  /** How the run was started. */
   readonly mode: 'sync' | 'async' | 'event' | 'schedule'
-  /** `Type/id` of the caller's profile. */
   readonly requester?: string | undefined
-  /** `Type/id` of the run-as profile. */
   readonly runAs?: string | undefined
   readonly traceId: string
-  /** The error in the caller's answer. */
   readonly error?: string | undefined
   readonly log: string
   readonly archive?: InputArchive | undefined
 }
 
 export interface RecordedCalls {
-  /** The first calls. */
   readonly calls?: readonly CallRecord[] | undefined
   readonly callCount?: number | undefined
 }
@@ -46,7 +39,6 @@ export interface CallRecord {
   readonly wrote?: readonly string[]
 }
 
-/** Location and key of an archived input. */
 export interface InputArchive {
   readonly place: string
   readonly key: string
@@ -56,7 +48,6 @@ export interface BotRunRow {
   readonly bot: string
   readonly started: Date
   readonly id: string
-  /** Project number of the run. */
   readonly project: number
   readonly record: BotRunRecord
 }
@@ -87,7 +78,6 @@ function encodeArray(
   return `{${rows.map(toValue).join(',')}}`
 }
 
-/** Start of a page, after this run. */
 export type BotRunCursor = Pick<BotRunRow, 'started' | 'id'>
 
 export interface RunQuery {
@@ -116,7 +106,6 @@ export async function findBotRuns(
   return rows.map(toRow)
 }
 
-/** Returns the latest attempt of a run with an archived input. */
 export async function findArchivedRun(
   database: Connection,
   bot: string,
@@ -169,7 +158,6 @@ interface StoredRow extends Omit<BotRunRow, 'record'> {
 }
 
 interface RemovedRow {
-  /** Null without an archived input. */
   readonly record: string | null
 }
 

@@ -19,15 +19,12 @@ import type { Connection, Statement } from '../postgres/statement.ts'
 
 export const BOT = 'Bot'
 
-/** A Bot that is due or not planned yet. */
 export interface DueSchedule {
   readonly project: number
   readonly id: string
   readonly projectId: string
-  /** Earlier times are done. */
   readonly since: Date
   readonly bot: Resource
-  /** An earlier occurrence has not ended. */
   readonly isRunning: boolean
 }
 
@@ -37,7 +34,6 @@ export interface Plan {
   readonly since: Date
   /** Undefined when no further run is planned. */
   readonly due: Date | undefined
-  /** The occurrence to run now. */
   readonly fired: Date | undefined
 }
 
@@ -46,7 +42,6 @@ export interface Occurrence {
   readonly scheduled: Date
   /** 1-based. */
   readonly attempt: number
-  /** Live version. */
   readonly bot: Resource
   readonly botVersion: number
   readonly projectId: string
@@ -104,7 +99,6 @@ export async function rebuildSchedules(connection: Connection): Promise<void> {
   })
 }
 
-/** Joins the Bots of rows `of`. */
 const botsSql = (of: string, id: string) => `
       join resource r on r.project = ${of}.project and r.type = ${typeNumber(BOT)} and r.id = ${of}.${id}
       join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`
@@ -154,7 +148,6 @@ const dueSql = (
 interface ScheduledBot {
   readonly bot: Resource
   readonly next: Date | null
-  /** The latest kept run. */
   readonly last: Date | null
   readonly lastStatus: string | null
   readonly isRunning: boolean

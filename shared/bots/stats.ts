@@ -16,7 +16,6 @@ const OLDEST_OF = 50
 
 export interface Stats {
   run(job: ExecuteJob, outcome: string, queuedMs: number, ranMs: number): void
-  /** Counts a wait for a slot in the worker. */
   held(job: ExecuteJob, reason: string, ms: number): void
   /** Adds new counts; counts that fail to be added are kept. */
   flush(redis: Redis): Promise<void>
@@ -41,7 +40,6 @@ interface BotStats {
 }
 
 export interface Lane {
-  /** Waiting or running. */
   readonly inFlight: number
   readonly oldestWaitingSeconds: number
 }
@@ -145,7 +143,6 @@ export async function readLanes(
   return Object.fromEntries(lanes)
 }
 
-/** Returns the lanes of every Project with runs. */
 export async function readAllLanes(
   observed: Observed,
 ): Promise<readonly (Lane & { readonly queue: string; readonly project: string })[]> {

@@ -53,7 +53,6 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
   ]
 }
 
-/** A write that may change a Bot's code. */
 interface CodeChange {
   readonly store: StoreContext
   readonly principal: Principal

@@ -169,12 +169,19 @@ interface Entry<T> {
   readonly value: Promise<T | undefined>
   readonly readAt: number
   next: Promise<T | undefined> | undefined
-  /** What `value` has resolved to. */
+  /** The resolved `value`. */
   known?: T | undefined
 }
 
+function onKnownValues<T>(staleEntries: NonNullable<FreshOptions<T>['staleEntries']>) {
+  return (change: Change) => {
+    const isStale = staleEntries(change)
+    return isStale && ((entry: Entry<T>) => isStale(entry.known))
+  }
+}
+
 /**
- * Caches what is read again after some seconds. Callers that ask for the same key while it is read share the reading.
+ * Caches values that are read again after some seconds. Callers that ask for the same key while it is read share the reading.
  * `staleEntries` gets undefined for a value whose reading has not ended.
  */
 export function createFreshCache<T>(
@@ -183,12 +190,7 @@ export function createFreshCache<T>(
 ): FreshCache<T> {
   const entries = new Cache<string, Entry<T>>({
     ...options,
-    ...(staleEntries && {
-      staleEntries(change) {
-        const isStale = staleEntries(change)
-        return isStale && ((entry) => isStale(entry.known))
-      },
-    }),
+    ...(staleEntries && { staleEntries: onKnownValues(staleEntries) }),
   })
 
   const start = (key: string, readNow: typeof read): Promise<T | undefined> => {

@@ -28,7 +28,6 @@ export function anonymousGuess(email: string, address?: string): Guessed {
   return address === undefined ? { name } : { name, address }
 }
 
-/** Counts strangers' second factors after the password. */
 export function factorGuess(userId: string): Guessed {
   return { name: `factor:${userId}` }
 }

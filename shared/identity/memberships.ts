@@ -21,12 +21,10 @@ export interface MembershipContext {
   readonly policies: readonly Resource[]
   /** One entry per reference to a policy, with its parameters. */
   readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
-  /** Named policies that do not exist. */
   readonly missing: readonly string[]
   readonly configuration: Resource | undefined
 }
 
-/** Location and keys of membership rows. */
 export interface MembershipRows {
   readonly database: Connection
   readonly keys: Keys
@@ -110,7 +108,6 @@ const contextSql = (
         from unnest(${types}::smallint[], ${ids}::uuid[]) with ordinality as w (type, id, place)
         order by w.place) as contents`
 
-/** Reads the context with one statement per Project. */
 async function contextInSteps({ query }: Pick<Connection, 'query'>, values: readonly unknown[]) {
   const [systemProject, type, id, types, ids] = values
   const [tenant] = await query<{ number: number }>({
@@ -290,7 +287,6 @@ function namedPolicies(membership: Resource): readonly NamedPolicy[] {
   }))
 }
 
-/** Returns policy references in order. */
 export function policyReferences(membership: Resource): string[] {
   return namedPolicies(membership).map(({ reference }) => reference)
 }

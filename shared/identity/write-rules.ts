@@ -213,7 +213,6 @@ async function isSharedBot(
   return !superAdmin && links.includes(home) && exportsType(other, 'Bot')
 }
 
-/** A Project with its policy links. */
 interface PolicyHome {
   readonly id: string
   /** Ids of Projects with usable policies. */
@@ -296,7 +295,6 @@ async function requireUnused(store: StoreContext, principal: Principal, id: stri
   throw badRequest(`Cannot delete ${reference}: referenced by ${by}`)
 }
 
-/** Returns the service's principal in the caller's Project. */
 function servicePrincipal(principal: Principal): Principal {
   return {
     ...principal,

@@ -101,7 +101,6 @@ function addressText({ address, name }: Body, field: string): string {
   return display === '' ? plain : `"${display}" <${plain}>`
 }
 
-/** Splits at commas outside quoted names. */
 function splitList(text: string): string[] {
   return (text.match(/(?:"[^"]*"|[^,"])+/g) ?? []).map((item) => item.trim())
 }

@@ -194,7 +194,6 @@ async function existingMembership(
   throw taken
 }
 
-/** Without a named profile, the member's own counts if it has the type. */
 function hasProfile(membership: Resource, { profile, resourceType }: Enrollee): boolean {
   const current = referenceIn(membership.profile)
   return profile === undefined

@@ -26,7 +26,6 @@ export class Fields {
     return this.#issues
   }
 
-  /** Returns an issue for each unread field. */
   get unknown(): readonly Issue[] {
     const others = Object.keys(this.#body).filter(
       (name) => !this.#known.has(name) && this.#value(name) !== undefined,
@@ -122,7 +121,6 @@ export class Fields {
     return this.#typed(name, 'a Reference', isReference) as Reference | undefined
   }
 
-  /** A number and a unit of `smhdwy`. */
   lifetime(name: string): string | undefined {
     const isLifetime = (value: unknown) => typeof value === 'string' && LIFETIME.test(value)
     return this.#typed(name, 'a lifetime such as "1h"', isLifetime) as string | undefined

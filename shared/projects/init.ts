@@ -109,7 +109,6 @@ interface Owner {
   readonly ownerEmail: string | undefined
 }
 
-/** Returns the named owner, otherwise the caller if it is a User. */
 async function findOwner(
   repository: Repository,
   actor: Principal,
@@ -226,7 +225,6 @@ export interface AdmittedUser {
   readonly details?: NewMember['details']
 }
 
-/** Creates the membership that links `profile` to this User. */
 export async function admitUser(
   repository: Repository,
   actor: Principal,

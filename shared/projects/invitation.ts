@@ -27,24 +27,19 @@ export interface Invitation {
   readonly mfaRequired: boolean
   readonly upsert: boolean
   readonly forceNewMembership: boolean
-  /** The patient of a RelatedPerson. */
   readonly patient: Reference | undefined
-  /** An existing profile to use. */
   readonly profile: Reference | undefined
   readonly details: Readonly<Record<string, unknown>>
 }
 
 export type Enrollee = Omit<Invitation, 'password'> & { readonly passwordHash: string | undefined }
 
-/** The inviting member, and the Project. */
 export interface Inviter {
   readonly caller: Principal
-  /** The User, if the inviter is one. */
   readonly user: Reference | undefined
   readonly project: ProjectContext
 }
 
-/** Elements of `membership` accepted in an invite. */
 const DETAILS = [
   'admin',
   'accessPolicy',
@@ -164,14 +159,12 @@ export async function findOrCreateProfile(
   // A RelatedPerson needs a patient, who may be unknown at the time of the invite.
   const anybody = resourceType === 'RelatedPerson' ? { patient: { display: 'Not known yet' } } : {}
   requireValid({ ...anybody, ...withoutPlatformMeta(profile) }, { strict: true })
-  // Excludes shared profiles of linked Projects.
   const own = { ...systemPrincipalFor(caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
   const request = profileSearch(resourceType, email)
   return parseVersion(await inside.createConditional(own, profile, request))
 }
 
-/** The search that finds a profile by an address. */
 export function profileSearch(type: string, email: string): SearchRequest {
   const values = [escapeValue(email)]
   const condition: Condition = { code: 'email', type: 'token', modifier: undefined, values }

@@ -60,7 +60,6 @@ export function knownAddressMail(settings: Settings, to: string, link: SecurityL
   ])
 }
 
-/** For a user with a password. */
 export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
   const { productName } = settings
   return composed('welcome', to, `${productName}: Welcome to ${projectName}`, [
@@ -80,7 +79,6 @@ export function resetMail(settings: Settings, to: string, link: SecurityLink): M
   ])
 }
 
-/** Sent to the new address. */
 export function verifyEmailMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
   return composed('verify-email', to, `${productName} Email Address Updated`, [
@@ -116,7 +114,6 @@ interface SubscriptionText {
   readonly error: string
 }
 
-/** For a Project's admins: a Subscription has stopped. */
 export function subscriptionMail(
   settings: Settings,
   to: string,

@@ -248,7 +248,6 @@ export const smartLaunch: Operation = {
   },
 }
 
-/** Includes the patient of an encounter. */
 async function readContext(call: OperationCall) {
   const { services, principal } = call
   const inputs = readInputs(call, [
@@ -273,7 +272,6 @@ async function readContext(call: OperationCall) {
   }
 }
 
-/** An id, or a reference of the type. */
 function parseId(type: string, text: string): string {
   const parsed = parseReference(text)
   if (parsed?.type === type) return parsed.id

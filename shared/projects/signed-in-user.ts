@@ -66,7 +66,6 @@ export async function isOwnPassword(
   return found !== undefined
 }
 
-/** Notifies the owner of a change, in case the account was stolen. */
 export async function notifyOwner(
   { database, config }: Pick<Services, 'database' | 'config'>,
   user: Resource,
@@ -183,7 +182,6 @@ function link(type: string) {
   return { name: type, target: `/${type}` }
 }
 
-/** Creates a login within the session's scope and returns its id. One statement. */
 export async function createMemberLogin(
   { repository }: Pick<Services, 'repository'>,
   { principal, membership, profile }: Session,

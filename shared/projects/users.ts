@@ -14,7 +14,6 @@ import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
-/** Bound on the users of one address. */
 const SCOPES = 1000
 const LOGINS_AT_ONCE = 1000
 type Changes = Readonly<Record<string, unknown>>

@@ -30,7 +30,6 @@ interface OutboxRow extends OutboxKey {
   readonly ver: number
 }
 
-/** Changes per Project and turn. */
 const PER_PROJECT = 50
 
 /** Takes up to `count` changes, locked until the transaction of `connection` ends. Two statements. */
@@ -159,7 +158,6 @@ export function filedIn({ project, type }: Pick<OutboxRow, 'project' | 'type'>):
 
 const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
 
-/** Returns undefined when the versions are expunged. */
 function toEvent(row: ChangeRow): ChangeEvent | undefined {
   const { home, seq, op, origin, project, type, id, ver, lu, content } = row
   if (lu === null) return undefined
@@ -186,7 +184,6 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
         }
   const subject = op === 'd' ? before : now
   if (subject === undefined) return undefined
-  // Written by the store.
   const cause = JSON.parse(origin) as StoredCause
   return {
     project: home,
@@ -204,7 +201,6 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
   }
 }
 
-/** Encodes an array of values without quotes. */
 function list(values: readonly (number | string)[]): string {
   return `{${values.join(',')}}`
 }

@@ -25,7 +25,6 @@ interface ResendOptions {
   readonly type: string
   readonly id: string
   readonly interaction: Change
-  /** Restricts the resend to this Subscription. */
   readonly subscription: string | undefined
   /** Workers log each Subscription's match. */
   readonly verbose: boolean
@@ -178,8 +177,6 @@ function subscriptionId(value: unknown): string {
   if (reference?.type === SUBSCRIPTION) return reference.id
   throw badRequest('subscription must be Subscription/<id>', 'subscription')
 }
-
-// `$redeliver`: retries failed deliveries
 
 const WEEK_MS = 7 * 24 * 3_600_000
 const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/

@@ -36,7 +36,6 @@ export interface SocketSubscription extends StoredSocketSubscription {
   readonly row: VersionRow
 }
 
-/** The version for a notification. */
 export interface SocketNotification extends VersionPlace {
   readonly at: string
 }
@@ -152,7 +151,6 @@ export async function findSocketSubscription(
   return text === undefined ? undefined : parseHeld(id, text)
 }
 
-/** Ends them in all processes. */
 export async function forgetSocketSubscriptions(
   { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
   subscriptions: readonly StoredSocketSubscription[],
@@ -165,7 +163,6 @@ export async function forgetSocketSubscriptions(
   ]).catch(away)
 }
 
-/** Reads the Subscriptions to match by id, for the worker. */
 export async function socketSubscriptions(
   { redis }: Pick<Services, 'redis'>,
   ids: readonly string[],
@@ -207,7 +204,6 @@ function away(error: unknown): never {
 }
 
 function parseHeld(id: string, text: string): SocketSubscription {
-  // Written by `createSocketSubscription`.
   const { row, ...held } = JSON.parse(text) as Omit<SocketSubscription, 'id' | 'text'>
   return { ...held, id, text, row: { ...row, lu: new Date(row.lu) } }
 }

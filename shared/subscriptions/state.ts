@@ -9,13 +9,11 @@ import type { Connection } from '../postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import { DELIVERIES, type Delivery, deliveryLease } from './deliveries.ts'
 
-/** Consecutive failures that open the circuit. */
 const MOST_FAILURES = 20
 const FIRST_PAUSE_S = 60
 const LONGEST_PAUSE_S = 900
 const FAILING_HOURS = 72
 const ORPHAN_HOURS = 24
-/** How long failed deliveries can be resent. */
 export const KEPT = '7 days'
 const AT_ONCE = 100
 
@@ -167,11 +165,9 @@ export interface PendingDelivery {
   readonly op: 'c' | 'u' | 'd'
   readonly target: string
   readonly state: 'waiting' | 'active' | 'failed'
-  /** Attempts rejected by the receiver. */
   readonly attempts: number
   readonly added: Date
   readonly due: Date
-  /** The outcome of the last attempt. */
   readonly error: string | null
 }
 
@@ -218,7 +214,6 @@ export async function redeliver(
   return rows.length
 }
 
-/** Returns expired Subscriptions. */
 export async function endedSubscriptions(connection: Connection): Promise<readonly VersionRow[]> {
   return connection.query<VersionRow>({
     name: 'subscriptions-ended',
@@ -230,7 +225,6 @@ export async function endedSubscriptions(connection: Connection): Promise<readon
   })
 }
 
-/** Removes failed deliveries too old to resend. */
 export async function removeOldDeliveries(connection: Connection): Promise<void> {
   await connection.query({
     name: 'delivery-old',
@@ -239,8 +233,6 @@ export async function removeOldDeliveries(connection: Connection): Promise<void>
     values: [],
   })
 }
-
-// Unreported successes, counted in `subscription_state`
 
 /** Project and row id. */
 interface UnreportedPlace {
@@ -256,7 +248,6 @@ export interface Unreported {
 }
 
 const REPORTED_AT_ONCE = 100
-/** How long successes are collected. */
 const SUMMED_UP = '1 minute'
 
 /** Lists Subscriptions whose first unreported success is a minute old. */

@@ -119,7 +119,6 @@ export async function watch(
   })
 }
 
-/** Removes rows of sockets whose process is gone. */
 export async function removeOldWatches(connection: Connection): Promise<void> {
   await connection.query({
     name: 'socket-watch-old',

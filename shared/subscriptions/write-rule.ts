@@ -80,10 +80,8 @@ export function requireVisibleCriteria(
   visibleRows(store, principal, type, { interaction: 'read', project, units: [], codes })
 }
 
-/** The watched type; null when no longer active. */
 interface Watch {
   readonly type: number | null
-  /** The `end` time. */
   readonly ends: Date | undefined
 }
 

@@ -196,10 +196,8 @@ const USUAL = 'en'
 
 interface DisplayNames {
   readonly display: string | undefined
-  /** Language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
-  /** Used for languages without a display or designation. */
   readonly otherNames?: readonly Designation[]
 }
 

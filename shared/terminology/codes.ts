@@ -103,7 +103,6 @@ interface TerminologyCall {
   readonly terminology: Terminology
 }
 
-/** Defined by the standard for each of `types`. */
 export function terminologyOperation(
   name: string,
   types: readonly string[],

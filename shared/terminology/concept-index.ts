@@ -8,7 +8,6 @@ export interface ConceptNode {
   readonly display: string | undefined
   readonly definition: string | undefined
   readonly designations: readonly Designation[]
-  /** Without `parent` and `child`. */
   readonly properties: readonly Property[]
   readonly parents: readonly string[]
   readonly children: readonly string[]
@@ -51,7 +50,6 @@ const lower = (code: string) => code.toLowerCase()
 
 interface Nested {
   readonly concept: Concept
-  /** The enclosing code. */
   readonly parent: string | undefined
 }
 
@@ -85,7 +83,6 @@ function propertyCodes(properties: readonly Property[], names: ReadonlySet<strin
     .flatMap((item) => propertyText(item) ?? [])
 }
 
-/** Returns the value of a property as text. */
 export function propertyText(property: Property): string | undefined {
   const member = Object.keys(property).find((name) => name.startsWith('value'))
   const value = member === undefined ? undefined : property[member]

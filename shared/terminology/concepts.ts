@@ -133,7 +133,6 @@ export function compileRegex(pattern: string): (value: string) => boolean {
 
 const MAX_WORDS = 10
 
-/** Returns words without case and accents. */
 export function comparableWords(text: string): readonly string[] {
   return split(normaliseString(text))
 }
@@ -142,7 +141,6 @@ function split(normalised: string): readonly string[] {
   return normalised.split(/[^\p{L}\p{N}]+/u).filter((word) => word !== '')
 }
 
-/** Returns the first ten words of a filter. */
 export function filterWords(text: string): readonly string[] {
   return [...new Set(comparableWords(text))].slice(0, MAX_WORDS)
 }

@@ -99,7 +99,6 @@ export const expand = terminologyOperation(
   },
 )
 
-/** Drops the platform's additions. */
 function publicMeta({ versionId, lastUpdated }: Meta): object {
   return { versionId, lastUpdated }
 }
@@ -141,7 +140,6 @@ function isA(value: string) {
   return { property: 'concept', op: 'is-a', value }
 }
 
-/** Returns the parameters of the call and the versions used. */
 function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
   const texts = ['filter', 'displayLanguage'].flatMap((name) => {
     const value = inputs.text(name)
@@ -157,7 +155,6 @@ function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
   return parameter.length === 0 ? {} : { parameter }
 }
 
-/** Uses the display of the requested language, if any. */
 function contained(code: Code, languages: readonly string[], inputs: Inputs): object {
   const display = preferredDisplay(languages, code)
   const wanted = inputs.texts('designation')
@@ -191,7 +188,6 @@ const LANGUAGES = 'urn:ietf:bcp:47'
 
 /** Limit on profiles per response, and on chain length. */
 const MOST_PROFILES = 300
-/** Definitions read per url. */
 const CANDIDATES = 50
 const MAX_ROUNDS = 10
 

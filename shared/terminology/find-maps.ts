@@ -14,9 +14,7 @@ const MOST_MAPS = 100
 interface MapSearch {
   readonly codes: readonly GivenCode[]
   readonly reverse: boolean
-  /** Canonical of the source value set. */
   readonly source: string | undefined
-  /** Canonical of the target value set. */
   readonly target: string | undefined
 }
 

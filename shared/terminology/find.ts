@@ -26,14 +26,12 @@ import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
 import { conceptOwner, listImported } from './store-concepts.ts'
 
-/** A CodeSystem with its known concepts. */
 export interface CodeSource {
   readonly codeSystem: CodeSystem
   /** False for an external system without imported concepts. */
   readonly hasConcepts: boolean
   /** As published: later versions and grammars (UCUM, languages) have more codes. */
   readonly isPublished?: boolean
-  /** Number of concepts in memory. */
   size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
 }
@@ -45,11 +43,9 @@ export interface FoundMap {
 
 /** Caches its lookups, so it lives for one request. */
 export interface Terminology {
-  /** By `url` or `url|version`. */
   codeSystem(canonical: string): Promise<CodeSource | undefined>
   valueSet(canonical: string): Promise<ValueSet | undefined>
   conceptMap(canonical: string): Promise<FoundMap | undefined>
-  /** Returns the codes of a stored or sent resource. */
   toCodeSource(codeSystem: Resource): Promise<CodeSource>
 }
 
@@ -161,7 +157,6 @@ async function findStored(
   return own
 }
 
-/** Returns the highest matching version. */
 function ofPattern(resources: readonly Resource[], canonical: string): Resource | undefined {
   const pattern = canonicalVersion(canonical)
   if (pattern === undefined || !hasWildcard(pattern)) return chosen(resources, canonical)
@@ -201,14 +196,12 @@ async function importOwner(
   return repository.withStore(({ connection }) => conceptOwner(connection, project, type, id))
 }
 
-/** Returns undefined for an unstored resource. */
 function versionKey({ id, meta }: Resource): string | undefined {
   if (meta?.project === undefined || meta.versionId === undefined) return undefined
   // The time distinguishes a rolled back version of the same number.
   return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
 }
 
-/** Built once for concurrent callers. */
 function cachedIndex(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
   const known = indexes.get(key)
   if (known !== undefined) return Promise.resolve(known)

@@ -4,20 +4,16 @@ import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
 import type { CodeSource, Terminology } from './find.ts'
 
-/** Limit on nested imports. */
 const MAX_DEPTH = 20
 /** ValueSets visited, plus thousands of concepts filtered. */
 const MOST_WORK = 2000
 
-/** State and limits of one evaluation. */
 export interface Evaluation {
   readonly terminology: Terminology
   readonly work: { done: number }
   /** Urls of the ValueSets being evaluated, outermost first. */
   readonly path: readonly string[]
-  /** The CodeSystem version given with a code. */
   readonly version?: string | undefined
-  /** The display language of the innermost ValueSet. */
   readonly language?: string | undefined
   /** Resources referenced by `#id`. */
   readonly contained?: readonly unknown[] | undefined

@@ -10,7 +10,6 @@ import { type Bind, binder, type Connection } from '../postgres/statement.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, compileRegex, filterWords } from './concepts.ts'
 
-/** Rows tested with a regular expression. */
 const MOST_TRIED = 50_000
 
 /** Returns the number of the imported rows' owner; undefined without imports. */
@@ -253,7 +252,6 @@ async function readProperties(
   return Map.groupBy(rows, ({ code }) => code)
 }
 
-/** Empty texts stand for absent values. */
 interface DesignationRow {
   readonly code: string
   readonly language: string

@@ -24,7 +24,6 @@ export interface Code {
   readonly version: string | undefined
   readonly code: string
   readonly display: string | undefined
-  /** The language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
   /** Names from the CodeSystem that the ValueSet overrides. */
@@ -44,7 +43,6 @@ interface ExpansionOptions {
   readonly activeOnly: boolean
   /** Minimum number of codes, in order; more are returned where they cost nothing. */
   readonly needed: number
-  /** Restricts the result to these codes. */
   readonly among?: Candidates | undefined
 }
 
@@ -199,7 +197,6 @@ async function listed(
   })
 }
 
-/** Applies the display and designations of the ValueSet to a code. */
 function renamed(own: Code, { display, designation }: Concept, language: string | undefined): Code {
   if (display === undefined && designation === undefined) return own
   const spoken = own.language === undefined ? {} : { language: own.language }
@@ -240,7 +237,6 @@ export function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNo
   }
 }
 
-/** Keeps codes that are in every ValueSet. */
 async function within(
   outer: Evaluation,
   codes: readonly Code[],

@@ -117,7 +117,6 @@ export class Bridge {
     }
   }
 
-  /** Ends the run: pending calls are not started. */
   end(): void {
     this.#isOver = true
     this.#over?.abort(ENDED)
@@ -187,7 +186,6 @@ export class Bridge {
     }
   }
 
-  /** Serves the non-FHIR paths of the client. */
   async #platform(asked: Asked, path: string): Promise<Answered> {
     const { method } = asked
     if (method === 'POST' && path === '/email/v1/send') {

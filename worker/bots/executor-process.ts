@@ -36,9 +36,7 @@ const WARM_ISOLATE_MB = 4
 const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
 /** Memory beyond that of its isolates above which an executor takes no new run and ends after its last. */
 const BLOATED_MB = 400
-/** Interval of checks of idle executors. */
 const LOOK_MS = 1000
-/** Code versions cached per executor, by hash. */
 const MAX_CODES = 200
 
 /** How an executor ended; `guilty` is the run that caused it, if known. */
@@ -68,7 +66,6 @@ export interface ActiveRun {
   isResting: boolean
   /** Called when `isResting` has changed; a run that ends stops resting first. */
   onRest: (isResting: boolean) => void
-  /** Set by the process that has the run. */
   end: (ended: Ended) => void
 }
 
@@ -104,7 +101,6 @@ export class ExecutorProcess {
   #restSeenAt = 0
   #stderr = ''
 
-  /** `mostIsolates`: the isolates that fit into the worker's memory. */
   constructor(mostIsolates = Number.POSITIVE_INFINITY) {
     this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
       env: ALLOCATOR,
@@ -148,7 +144,6 @@ export class ExecutorProcess {
     this.ready.catch(() => {})
   }
 
-  /** Runs started so far. */
   get runs(): number {
     return this.#lastRun
   }
@@ -167,7 +162,6 @@ export class ExecutorProcess {
     return this.rssMb > BLOATED_MB + Math.max(this.isolates, this.active.size) * WARM_ISOLATE_MB
   }
 
-  /** Starts the run with the rest of its wall limit. */
   start(run: ActiveRun): Promise<Ended> {
     const wallMs = Math.max(1, remainingMs(run))
     run.deadline ??= Date.now() + wallMs
@@ -333,7 +327,6 @@ function rest(run: ActiveRun, isResting: boolean): void {
 const MAX_READ_LENGTH = 16_384
 const MAX_MESSAGE = 2000
 
-/** Answers the call through the host, unless the run ended meanwhile. */
 async function answerCall(
   run: ActiveRun,
   { run: id, call, kind }: CallMessage,

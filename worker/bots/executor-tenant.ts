@@ -11,7 +11,6 @@ interface TenantLimits {
 
 /** Places shrink with call depth, as each run may call several bots. */
 const FEWEST_CALLED = 16
-/** Runs after which an executor is replaced. */
 const MAX_RUNS = 100_000
 
 /** Assumed pause of a project that has called only once. */
@@ -27,10 +26,8 @@ interface Waiting {
 
 export class Tenant {
   executor: ExecutorProcess | undefined
-  /** Time when it got its executor. */
   boundAt = 0
   lastUsedAt = Date.now()
-  /** Executors that take no new run and end with their last. */
   readonly draining = new Set<ExecutorProcess>()
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
@@ -113,7 +110,6 @@ export class Tenant {
     for (const { resolve } of this.#waiting.splice(0)) resolve(undefined)
   }
 
-  /** Lets the executor finish its runs and then end; the next run gets another. */
   retire(): void {
     const old = this.executor
     this.executor = undefined

@@ -29,7 +29,6 @@ export interface ExecutorsOptions {
   readonly isolatesPerBot: number
   readonly runsPerExecutor?: number
   readonly idleMs?: number
-  /** Starts a blank executor; tests count and delay it. */
   readonly start?: () => ExecutorProcess
 }
 
@@ -37,7 +36,6 @@ export interface ExecutorsStats {
   readonly executors: number
   readonly spares: number
   readonly quarantined: number
-  /** Bot versions that always run alone. */
   readonly heldVersions: number
   readonly isolates: number
   readonly running: number
@@ -57,7 +55,6 @@ const BINDING_AT_ONCE = Math.max(2, availableParallelism())
 /** A shorter remaining time is not worth a start. */
 const SHORTEST_REPEAT_MS = 20
 
-/** The worker's own memory, with a reserve. */
 const WORKER_MB = 250
 /** Memory of an idle bound executor, with its part of shared pages. */
 const EXECUTOR_MB = 13
@@ -65,7 +62,6 @@ const FEWEST_EXECUTORS = 2
 /** Share of the worker's memory in executors above which hardly any run is added. */
 const TOO_MUCH = 1
 
-/** Memory of a run that waits in its own isolate. */
 const ISOLATE_MB = 2
 const FEWEST_RUNS = 16
 
@@ -91,7 +87,6 @@ export function executorsWithin(memoryMb: number): number {
   return Math.max(FEWEST_EXECUTORS, Math.floor((memoryMb - WORKER_MB) / EXECUTOR_MB))
 }
 
-/** Starts the spares; `close` ends every process. */
 export async function openExecutors(options: ExecutorsOptions): Promise<Executors> {
   const executors = new Executors(options)
   await executors.ready()
@@ -239,7 +234,6 @@ export class Executors {
     return end
   }
 
-  /** Gives the tenant a spare executor, or lets it wait while all are busy with others. */
   async #bind(tenant: Tenant): Promise<void> {
     if (this.#binding.has(tenant) || this.#isStartingEnough || !this.#hasRoom()) return
     this.#binding.add(tenant)
@@ -280,7 +274,6 @@ export class Executors {
     )
   }
 
-  /** Least recently used first. */
   #bound(): Tenant[] {
     return [...this.#tenants.values()].filter(({ executor }) => executor?.isAlive)
   }

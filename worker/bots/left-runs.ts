@@ -68,7 +68,6 @@ async function look(services: Services, run: AbandonedRun): Promise<void> {
   }
 }
 
-/** Returns undefined when the AsyncJob is finished or gone. */
 async function openJob(
   services: Services,
   { id, projectId }: PendingRun,

@@ -3,7 +3,6 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority, setPriority } from 'node:os'
 import { platform } from 'node:process'
 
-/** Returns undefined where unknown. */
 export function memoryOf(
   pid: number,
 ): { readonly rssMb: number; readonly ownMb: number } | undefined {

@@ -27,7 +27,6 @@ import { platformMeta } from '../../shared/store/rows/version.ts'
 export interface Secrets {
   /** `event.secrets` as JSON text. */
   readonly text: string
-  /** Values to redact from logs. */
   readonly values: readonly string[]
 }
 
@@ -157,19 +156,16 @@ function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: b
 export interface LoadedBot {
   readonly bot: Resource
   readonly code: string
-  /** File name as its author knows it. */
   readonly file: string
   /** Hash of the file and its name. */
   readonly codeHash: string
   readonly format: CodeFormat
-  /** Names of the libraries used, dependencies first. */
   readonly libraries: readonly string[]
   /** The client's `getAccessToken` is synchronous, so the token must exist before the call. */
   readonly wantsToken: boolean
   readonly limits: BotLimits
   /** Over all workers. */
   readonly maxConcurrency: number
-  /** Attempts of a failing asynchronous run. */
   readonly maxAttempts: number
   readonly fresh: boolean
   readonly concurrent: boolean
@@ -177,7 +173,6 @@ export interface LoadedBot {
 
 // The handler's `event` and the preset context of `medplum`
 
-/** Project elements hidden from members. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
 
 /** Shorter values are ordinary words in a log. */
@@ -195,7 +190,6 @@ interface EventOf {
   readonly job: ExecuteJob
   readonly bot: Resource
   readonly session: Session
-  /** JSON text. */
   readonly secrets: string
   readonly times: EventTimes
   readonly baseUrl: string
@@ -230,7 +224,6 @@ function contextText(session: Session, baseUrl: string): string {
     const { project, profile, ...rest } = sessionDetails(session)
     text = JSON.stringify({
       baseUrl,
-      // Nested JSON text, parsed only on demand.
       details: JSON.stringify({
         ...rest,
         project: { ...visible(session.project), ...project },
@@ -256,7 +249,6 @@ function secretTexts(secrets: Iterable<Readonly<Record<string, unknown>>>): stri
     const text = String(valueString ?? valueInteger ?? valueDecimal ?? '')
     if (text.length < SHORTEST_SECRET) continue
     texts.add(text)
-    // JSON-escaped form.
     texts.add(JSON.stringify(text).slice(1, -1))
   }
   // One may contain another.
@@ -278,7 +270,6 @@ const SLACK_S = 60
 const system = systemPrincipal(SYSTEM_PROJECT)
 
 interface RunToken extends AsyncDisposable {
-  /** Returns the run's token, made on the first call. */
   take(): Promise<string>
 }
 

@@ -9,10 +9,8 @@ import type { HeldRuns } from './slots.ts'
 export interface RunMetrics {
   /** Counts a started run. The returned function ends it with `ok` or the failure; times in ms. */
   started(job: ExecuteJob): (outcome: string, queuedMs: number, ranMs: number) => void
-  /** Counts CPU and wall time of a handler. */
   used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
   hostCall(kind: string): void
-  /** Counts a wait for a slot; see slots.ts. */
   held(reason: string, ms: number): void
   /** Reports waiting runs through `held` whenever the metrics are read. */
   showHeld(held: () => readonly HeldRuns[]): void
@@ -22,9 +20,7 @@ export interface RunMetrics {
     count: number,
     driftMs?: number,
   ): void
-  /** Shared with other parts of the worker. */
   readonly registry: Registry
-  /** Returns the registry as JSON text, for the heartbeat. */
   text(): Promise<string>
 }
 

@@ -7,9 +7,7 @@ import { withRunId } from './load.ts'
 import type { RunReport } from './run-reports.ts'
 import type { Attempted, Done, RunResult } from './run-result.ts'
 
-/** Abort reason of a worker's shutdown. */
 export const SHUTDOWN = new Error('The worker stops')
-/** For a run without effect at shutdown. */
 export const BACK = { kind: 'back', delayMs: 0 } as const
 
 /** True for an external abort; the bot's handling of a rejected write does not count as a result. */
@@ -19,7 +17,6 @@ function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): b
   return reason instanceof RunLeaseLost
 }
 
-/** Reports the end of a run and makes its reply. */
 export function endOf(
   { job, signal }: { readonly job: ExecuteJob; readonly signal: AbortSignal },
   bridge: Bridge,
@@ -45,7 +42,6 @@ export function endOf(
   return { kind: 'done', reply: { runId, status, kind, body }, failure, audited }
 }
 
-/** Returns the result of a run that could not start. */
 export function unavailable(runId: string): Done {
   const reply = { runId, status: 'unavailable', kind: 'outcome' } as const
   return { kind: 'done', reply, failure: 'unavailable' }

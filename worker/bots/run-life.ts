@@ -52,10 +52,8 @@ import type { Attempt } from './run-result.ts'
 
 const RENEW_MS = Math.min(PENDING_RUNS.leaseMs, OCCURRENCES.leaseMs) / 3
 
-/** A run while this worker has it. */
 export interface LeasedRun {
   readonly attempt: Attempt
-  /** Releases the row unless the run is done. */
   leave(end: JobEnd): Promise<void>
 }
 

@@ -25,9 +25,7 @@ type StartedRun = Pick<
 >
 
 export interface RunReport {
-  /** Set when a listener is connected. */
   readonly onLog: ((text: string) => void) | undefined
-  /** Resolves when the AuditEvent is stored. */
   end(result: RunResult, failure: RunFailure | undefined, made: RecordedCalls): Promise<void>
 }
 
@@ -88,10 +86,7 @@ function errorOf(body: string): string | undefined {
   }
 }
 
-// Live log: start, output and end of a run
-
 interface LiveLog {
-  /** Set when a listener was connected at the start. */
   readonly onLog: ((text: string) => void) | undefined
   end(record: RunRecord): void
 }
@@ -148,14 +143,11 @@ function startLiveLog(
   }
 }
 
-// Rows of `Bot/$runs`, written in batches after the reply
-
 interface RecentRuns {
   add(record: RunRecord): void
   close(): Promise<void>
 }
 
-/** Interval of trimming the runs of busy bots. */
 const TRIM_MS = 30_000
 const MAX_ERROR = 1000
 /** Inputs being stored; further inputs are dropped when storage is slow. */
@@ -207,7 +199,6 @@ function createRecentRuns(services: Services): RecentRuns {
   return {
     add(record) {
       grown.add(record.job.botId)
-      // No input is kept, so nothing waits.
       if (!isKept(record)) {
         void batches.add(rowOf(record))
         return

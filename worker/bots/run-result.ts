@@ -27,7 +27,6 @@ export interface BotRun {
   readonly codeHash: string
   readonly format: 'commonjs' | 'module'
   readonly file?: string
-  /** Libraries used by the code. */
   readonly libraries?: readonly string[]
   readonly limits: Limits
   /** JSON of the event without its input; includes `context` {baseUrl, project, membership, profile}. */
@@ -76,7 +75,6 @@ export interface RunResult {
   readonly log: string
   readonly cpuMs: number
   readonly wallMs: number
-  /** Heap at the end, if measured. */
   readonly memoryMb?: number | undefined
   /** Calls with a possible effect: all but FHIR reads and GET fetches. */
   readonly sideEffects: number
@@ -168,7 +166,6 @@ export interface Attempt {
   readonly hadEffect?: boolean
   /** Names the attempt of a run without a row; absent for a nested run. */
   readonly id?: string
-  /** Checked on writes; undefined for a run without a row. */
   readonly lease?: RunLease | undefined
 }
 
@@ -176,9 +173,7 @@ export interface Done {
   readonly kind: 'done'
   readonly reply: ExecuteReply
   readonly failure: RunFailure | 'unavailable' | undefined
-  /** Another worker has the run and will end it. */
   readonly isLost?: boolean
-  /** Resolves when the AuditEvent is stored. */
   readonly audited?: Promise<void>
 }
 
@@ -188,7 +183,6 @@ export type Attempted = Done | { readonly kind: 'back'; readonly delayMs: number
 /** Time within which a caller gets the status URL after its wait is over. */
 const SENT_AWAY_MS = 2000
 
-/** Returns undefined when the run may start. */
 export async function refusal(
   runs: Runs,
   job: ExecuteJob,

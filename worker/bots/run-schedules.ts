@@ -175,7 +175,6 @@ async function auditSkipped(
   })
 }
 
-/** Older missed occurrences are skipped. */
 const MADE_UP_MS = 3_600_000
 const PLANNED_AT_ONCE = 200
 

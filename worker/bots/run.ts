@@ -135,7 +135,6 @@ export class Runner {
     )
   }
 
-  /** Ends every run in hand; those without effect go back to the queue. */
   abandonAll(): void {
     for (const controller of this.#active.values()) controller.abort(SHUTDOWN)
   }
@@ -194,7 +193,6 @@ export class Runner {
     return DONE
   }
 
-  /** Returns undefined unless the bot asks for another attempt. */
   async #retryAfter(job: ExecuteJob, failure: Done['failure']): Promise<number | undefined> {
     const loaded = await this.#loader.bot(job).catch(() => undefined)
     return retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
@@ -334,7 +332,6 @@ export class Runner {
       running.onRest,
     )
     bridge.end()
-    // Aborts the calls of a killed run.
     if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
     return endOf({ job, signal: controller.signal }, bridge, report, result)

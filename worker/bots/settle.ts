@@ -11,7 +11,6 @@ const ATTEMPTS = 5
 const PAUSE_MS = 500
 
 export interface Settling {
-  /** Resolves when the job may be acknowledged. */
   finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<void>
   close(): Promise<void>
 }

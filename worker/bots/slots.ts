@@ -17,7 +17,6 @@ interface SlotsOptions {
   liveWorkers(): number
   /** Runs of a queue that use CPU at a time; a project gets half while others have runs. */
   readonly perQueue: number
-  /** Returns the runs that the worker's memory has room for. */
   room(): number
 }
 
@@ -30,7 +29,6 @@ export interface HeldRuns {
 export interface Slot {
   readonly kind: 'slot'
   readonly hold?: Hold
-  /** Marks the start or end of a wait without CPU. */
   rest(isResting: boolean): void
   free(): void
 }
@@ -50,7 +48,6 @@ export interface Place {
   readonly cap: number
 }
 
-/** The first reason for holding a run, and the total time. */
 export interface Hold {
   readonly reason: HeldFor
   readonly ms: number
@@ -67,9 +64,7 @@ interface Held {
   patience?: NodeJS.Timeout
 }
 
-/** Held jobs, a few kilobytes each. */
 export const MOST_HELD = 1000
-/** Time before an excess run goes back to the queue. */
 const PATIENCE_MS = 20
 const LONGEST_MS = 2000
 /** A project counts as active this long after its last run. */
@@ -135,7 +130,6 @@ export class Slots {
     return this.#count(`project ${asked.project.id}`) >= Math.max(1, share)
   }
 
-  /** Returns undefined when the run may start. */
   #reasonOf(asked: Asked): HeldFor | undefined {
     if (this.#isFull('bot', asked.bot)) return 'bot'
     if (this.#isFull('project', asked.project)) return 'project'

@@ -17,7 +17,6 @@ export class BotCode {
   readonly #libraries: readonly Library[]
   #isChecked = false
 
-  /** `libraries`: those named by the bot. */
   constructor(
     { format, file }: Pick<CodeMessage, 'format' | 'file'>,
     text: string,
@@ -63,7 +62,6 @@ export class BotCode {
 /** A library as one script, loaded into an isolate before the code of a bot that names it. */
 export interface Library {
   readonly name: string
-  /** A function of `require` and `host`. */
   readonly code: Code
 }
 
@@ -110,7 +108,6 @@ const FEWEST_SHORT = 20
 const MOST_SHORT = 100_000
 /** Short runs needed to outweigh a long one; doubled each time, since a busy machine makes some look longer. */
 const WEIGHT = 8
-/** Limit on surplus short runs remembered. */
 const SPARE_SHORT = 100
 
 class ShortRuns {

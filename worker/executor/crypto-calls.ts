@@ -21,7 +21,6 @@ const MAX_DERIVED_BYTES = 65_536
 const KEY_TYPES = ['rsa', 'rsa-pss', 'ec', 'ed25519', 'ed448', 'x25519', 'x448']
 const CURVES = ['prime256v1', 'secp384r1', 'secp521r1', 'secp256k1']
 const CIPHERS = /^(?:aes-(?:128|192|256)-(?:cbc|ctr|ecb|gcm)|chacha20-poly1305)$/
-/** OpenSSL constants. */
 const PADDINGS: Readonly<Record<string, number>> = { pkcs1: 1, oaep: 4, pss: 6 }
 
 /** Loaded on first use, to keep the start short. */
@@ -79,7 +78,6 @@ export const cryptoAnswers: Readonly<Record<string, (question: Question) => unkn
     ),
 }
 
-/** Answered by a thread pool. */
 const laterAnswers: Readonly<Record<string, (question: Question) => Promise<unknown>>> = {
   pbkdf2: async (question) => {
     const derived = await promisify(crypto().pbkdf2)(...pbkdf2Parameters(question))

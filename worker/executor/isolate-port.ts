@@ -5,7 +5,6 @@ import type { Code, Engine } from './sandbox.ts'
 
 export interface IsolatePort {
   readonly engine: Engine
-  /** Set before the first run. */
   glue: Code
   readonly share: ProcessorShare
   /** Calls `watch` of the isolate repeatedly until it returns false. */
@@ -30,7 +29,6 @@ export interface RunEnd {
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
-  /** Unsent log of a followed run. */
   readonly unsent: string
 }
 
@@ -50,7 +48,6 @@ export interface ActiveRun {
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
-  /** Payload length by call number. */
   readonly calls: Map<number, number>
   made: number
   readonly followed: FollowedLog | undefined
@@ -112,7 +109,6 @@ export class ProcessorShare {
     this.value = 1
   }
 
-  /** Counts an entry on the main thread. */
   enter(ms: number): void {
     this.#hereMs += ms
   }
@@ -161,7 +157,6 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
       if (performance.now() - sentAt < EVERY_MS) return
       // A busy isolate answers when idle, so one request at a time is enough.
       sentAt = Number.POSITIVE_INFINITY
-      // Reported elsewhere.
       tellNews().catch(() => {})
     },
     rest(log) {

@@ -30,7 +30,6 @@ export class BotIsolate implements Watched, IsolateContext {
   readonly #home: SharedIsolate | undefined
   readonly #isolate: Isolate
   readonly #context: Context
-  /** The last measurement. */
   lastHeapMb: number | undefined
   #isLoaded = false
   #isDropped = false
@@ -134,7 +133,6 @@ export class BotIsolate implements Watched, IsolateContext {
     this.#goOn(active, 'settle', run, call, ok, text)
   }
 
-  /** Ends the current run and the isolate. */
   stop(failure: Failure, log = ''): void {
     const cpuMs = this.#cpuMs()
     if (!this.#home && !this.#isolate.isDisposed) this.#reportStuckThread()

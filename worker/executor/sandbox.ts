@@ -4,7 +4,6 @@
  */
 import type ivm from 'isolated-vm'
 
-/** A value that enters an isolate as a copy. */
 export type Copied = string | number | boolean | undefined
 
 /** Called by the glue with copies. Bot code may have tricked the glue, so receivers check every argument. */
@@ -38,7 +37,6 @@ export interface Code {
 export class Engine {
   readonly #ivm: typeof ivm
 
-  /** `path` of the addon. */
   constructor(path: string) {
     const addon: { exports: { ivm?: typeof ivm } } = { exports: {} }
     process.dlopen(addon, path)
@@ -109,7 +107,6 @@ export class Isolate {
     return (used_heap_size + externally_allocated_size) / (1024 * 1024)
   }
 
-  /** Interrupts running code. */
   dispose(): void {
     if (!this.#isolate.isDisposed) this.#isolate.dispose()
   }
@@ -184,7 +181,6 @@ export class Module {
     this.#module = module
   }
 
-  /** `find` returns the module of an import. */
   async link(find: (name: string) => Module | Promise<Module>): Promise<void> {
     await this.#module.instantiate(this.#context, async (name) => (await find(name)).#module)
   }

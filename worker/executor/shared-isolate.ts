@@ -14,7 +14,6 @@ const STUCK_MS = 4000
 const CONTEXT_MB = 1
 export const MOST_CONTEXTS = 64
 
-/** A context of the isolate, as the isolate sees it. */
 export interface IsolateContext {
   /** Run number in the executor; 0 without a run. */
   readonly runNumber: number
@@ -61,7 +60,6 @@ export class SharedIsolate {
     this.#inmates.add(inmate)
   }
 
-  /** Ends the isolate with its last context. */
   leave(inmate: IsolateContext): void {
     this.#inmates.delete(inmate)
     if (this.#inmates.size === 0) this.isolate.dispose()

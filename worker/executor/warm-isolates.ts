@@ -61,7 +61,6 @@ export class WarmIsolates {
     return new BotIsolate(this.#port, message.limits.memoryMb, home)
   }
 
-  /** Returns the isolate for the next context of such runs. */
   #homeOf(message: RunMessage): SharedIsolate {
     const fit = `${message.bot} ${isolateKey(message)}`
     const known = this.#homes.get(fit)

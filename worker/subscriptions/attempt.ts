@@ -40,7 +40,6 @@ import {
 
 export interface Attempted {
   readonly sent: Sent
-  /** Undefined when the Subscription is gone. */
   readonly subscription: Resource | undefined
   readonly terms: SubscriptionTerms | undefined
   /** `Type/id`; empty when its versions are gone. */
@@ -167,7 +166,6 @@ export async function endSubscription(
   })
 }
 
-/** Ends expired Subscriptions. */
 export async function endOverdue(services: Services): Promise<void> {
   for (const row of await endedSubscriptions(services.database)) {
     await endSubscription(services, parseVersion(toVersion(row)), { status: 'off' }).catch(
@@ -178,7 +176,6 @@ export async function endOverdue(services: Services): Promise<void> {
   }
 }
 
-/** Returns the e-mail addresses of a Project's admins. */
 async function findAdminEmails(
   { repository }: Services,
   projectId: string,

@@ -256,7 +256,6 @@ function delayAfter(attempts: number): number {
 }
 
 interface Receipts {
-  /** Resolves when PostgreSQL has it. */
   add(receipt: Receipt): Promise<void>
   settle<T>(settle: (receipts: readonly Receipt[]) => Promise<T>, isLast: boolean): Promise<T>
 }

@@ -63,14 +63,12 @@ function retryAfterMs(text: string | undefined): number | undefined {
   return Number.isFinite(ms) ? Math.min(Math.max(ms, 0), LONGEST_AFTER_MS) : undefined
 }
 
-/** How an attempt ended. */
 export type Sent =
   | { readonly kind: 'received'; readonly text: string }
   /** `after`: ms to wait, as asked by the receiver. */
   | { readonly kind: 'failed'; readonly text: string; readonly after: number | undefined }
   /** Not the receiver's fault. */
   | { readonly kind: 'fault'; readonly text: string }
-  /** Not begun. */
   | { readonly kind: 'back'; readonly delayMs: number }
   /** No longer wanted or permitted; `text` is for the AuditEvent, if any. */
   | { readonly kind: 'stopped'; readonly reason: string; readonly text?: string }
@@ -83,7 +81,6 @@ export interface Message {
   /** `Type/id`. */
   readonly reference: string
   readonly hook: SubscriptionTarget
-  /** JSON text. */
   readonly body: string
 }
 
@@ -132,7 +129,6 @@ const BACK_MS = 1000
 /** Limit on waiting for a slot. */
 const QUEUE_MS = 60_000
 
-/** Ends the attempt when no Bot can run. */
 export function missingTargetResult({ isDisabled, text }: MissingTarget): Sent {
   return isDisabled ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }

@@ -36,14 +36,12 @@ export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResul
 
 interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
-  /** Shown on success. */
   readonly done?: string
   /** Draft key, cleared by a save even if the page is left at once. */
   readonly draft?: string
   readonly after?: (output: O) => void
   /** False where the page itself shows errors. */
   readonly notify?: boolean
-  /** Paths to refetch after a rejection. */
   readonly reread?: readonly string[]
 }
 

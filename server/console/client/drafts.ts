@@ -14,7 +14,6 @@ export interface Draft<T> {
   /** Incremented when the typed text is discarded. */
   readonly round: number
   set(value: T): void
-  /** Restores the saved value. */
   discard(): void
 }
 

@@ -8,7 +8,6 @@ const { rawJSON } = JSON as unknown as { rawJSON?: (text: string) => unknown }
 /** False in browsers that would round decimals. */
 export const keepsDigits = rawJSON !== undefined
 
-/** A number with other digits than JavaScript's. */
 export class Digits {
   readonly #text: string
 

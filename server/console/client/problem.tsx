@@ -12,7 +12,6 @@ interface Props {
   readonly children?: React.ReactNode
 }
 
-/** Renders nothing without an error. */
 export function Problem({ error, title = texts.common.problem, retry, children }: Props) {
   if (error === undefined || error === null) return null
   const lines = problemLines(error)

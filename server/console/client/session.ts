@@ -9,7 +9,6 @@ import { keepsDigits, parseExact } from './exact.ts'
 const BASE = '/console'
 const CLIENT_ID = 'botica-console'
 const RETURN = 'botica-return'
-/** The client's own key. */
 const STATE = 'pkceState'
 
 const listeners = new Set<() => void>()
@@ -88,7 +87,6 @@ async function takeAnswer(query: URLSearchParams): Promise<void> {
   sessionStorage.removeItem(STATE)
 }
 
-/** Leaves for the sign-in page, which returns to the current URL. */
 export async function startSignIn(): Promise<never> {
   isLeaving = true
   leaveQuietly()
@@ -102,7 +100,6 @@ export async function startSignIn(): Promise<never> {
   return await new Promise<never>(() => undefined)
 }
 
-/** Ends the session here and at the service; unsaved text is lost. */
 export async function signOut(): Promise<void> {
   leaveQuietly()
   await medplum.signOut().catch(() => medplum.clear())

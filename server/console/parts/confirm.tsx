@@ -5,7 +5,6 @@ import { texts } from '../texts/texts.ts'
 
 interface Props {
   readonly label: string
-  /** Button text in the confirmation. */
   readonly confirm: string
   readonly onConfirm: () => void
   readonly children: React.ReactNode

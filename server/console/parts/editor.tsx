@@ -38,7 +38,6 @@ interface Props {
 
 const NO_EXTENSIONS: Extension = []
 
-/** JSON with validation. */
 export const jsonText: Extension = [
   json(),
   linter(jsonParseLinter()),
@@ -97,7 +96,6 @@ export function Editor(props: Props) {
   return <Box ref={place} h={height ?? '24rem'} className="editor" />
 }
 
-/** Editor theme in the page's colours. */
 export function useLooks(label: string): Extension {
   const isDark = useComputedColorScheme('light') === 'dark'
   return useMemo(

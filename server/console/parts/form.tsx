@@ -9,9 +9,7 @@ import { Problem, problemLines } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
 
 interface Props<V extends object, O> {
-  /** Draft key. */
   readonly name: string
-  /** The service's values, or those of an empty form. */
   readonly saved: V
   readonly send: (values: V) => Promise<O>
   readonly done?: string
@@ -20,13 +18,11 @@ interface Props<V extends object, O> {
   readonly children: (fields: Fields<V>) => React.ReactNode
 }
 
-/** Input properties by value name. */
 export interface Fields<V extends object> {
   readonly values: V
   set(change: Partial<V>): void
   text(name: keyof V & string): TextProps
   flag(name: keyof V & string): FlagProps
-  /** Returns the service's message about the value. */
   error(name: keyof V & string): string | undefined
 }
 
@@ -106,7 +102,6 @@ export function Form<V extends object, O>(props: Props<V, O>) {
 
 interface Placed {
   readonly values: ReadonlyMap<string, string>
-  /** Issues without a field. */
   readonly rest: unknown
 }
 

@@ -36,7 +36,6 @@ interface EmptyProps {
   readonly action?: React.ReactNode
 }
 
-/** Empty state with the next step. */
 export function Empty({ title, hint, action }: EmptyProps) {
   return (
     <Paper withBorder p="xl">

@@ -43,7 +43,6 @@ interface ViewsProps<N extends string> {
   readonly children: React.ReactNode
 }
 
-/** Views of one item, each with its own URL. */
 export function Views<N extends string>({ names, labels, open, address, children }: ViewsProps<N>) {
   const [, go] = useLocation()
   return (

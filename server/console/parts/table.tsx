@@ -6,7 +6,6 @@ export interface Column<T> {
   readonly name: string
   readonly cell: (row: T) => React.ReactNode
   readonly align?: 'left' | 'right'
-  /** Order requested by a click on the header. */
   readonly sort?: string | undefined
 }
 
@@ -15,7 +14,6 @@ interface Props<T> {
   readonly rows: readonly T[]
   readonly columns: readonly Column<T>[]
   readonly rowKey: (row: T) => string
-  /** Link of a row, in its first cell. */
   readonly linkOf?: ((row: T) => string) | undefined
   readonly sorted?: string | undefined
   readonly onSort?: (sort: string) => void

@@ -3,12 +3,10 @@ import en from './en.json' with { type: 'json' }
 
 export const texts = en
 
-/** Fills the `{name}` placeholders of a text. */
 export function fill(text: string, values: Readonly<Record<string, string | number>>): string {
   return text.replace(/\{(\w+)\}/g, (place, name: string) => String(values[name] ?? place))
 }
 
-/** The response of `admin/projects/:id/storage`. */
 export interface Stored {
   readonly versions: number
   readonly bytes: number

@@ -9,7 +9,6 @@ const roboto = {
   italics: 'Roboto-Italic.ttf',
   bolditalics: 'Roboto-MediumItalic.ttf',
 }
-/** Font names that bots use, mapped to the one font. */
 const ownFonts = { Avenir: roboto, Helvetica: roboto, Roboto: roboto }
 
 async function createPdf({ docDefinition, tableLayouts, fonts }) {

@@ -7,10 +7,8 @@ import { createRequire } from 'node:module'
 export const CORE = '@medplum/core'
 /** The guest has digests and randomness built in; the library has the rest. */
 export const CRYPTO = 'crypto'
-/** Used by `medplum.createPdf`. */
 export const PDF = '#pdf'
 
-/** File of the package, or our wrapper, by module name. */
 const entries: Readonly<Record<string, string>> = {
   [CORE]: CORE,
   assert: 'assert/',
@@ -27,7 +25,6 @@ const entries: Readonly<Record<string, string>> = {
   zlib: './zlib.cjs',
 }
 
-/** Dependencies between libraries. */
 const needs: Readonly<Record<string, readonly string[]>> = {
   http: ['events', 'stream'],
   stream: ['events'],
@@ -37,7 +34,6 @@ const needs: Readonly<Record<string, readonly string[]>> = {
 /** Not modules of Node. */
 const beside = [CORE, CRYPTO, PDF]
 
-/** Modules bundled in another. */
 export const parts: Readonly<Record<string, readonly [module: string, part: string]>> = {
   'assert/strict': ['assert', 'strict'],
   https: ['http', 'https'],
@@ -46,7 +42,6 @@ export const parts: Readonly<Record<string, readonly [module: string, part: stri
   'util/types': ['util', 'types'],
 }
 
-/** Node modules provided by libraries. */
 export const libraryModules: readonly string[] = [
   ...Object.keys(entries).filter((name) => !beside.includes(name)),
   ...Object.keys(parts),
@@ -69,7 +64,6 @@ const named = new RegExp(
   'g',
 )
 
-/** Returns the libraries of `libraryModules` that the code needs. */
 export function importedLibraries(code: string): readonly string[] {
   const found = [...code.matchAll(named)].map(([, name = '']) => parts[name]?.[0] ?? name)
   return [...new Set(found.flatMap((name) => [...(needs[name] ?? []), name]))]

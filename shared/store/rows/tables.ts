@@ -4,7 +4,7 @@ export interface ProjectTable {
   readonly name: string
   /** The column with the row id of the resource that a row is about. */
   readonly id?: string
-  /** Rows of a resource are told by its type, too. */
+  /** The type is part of the row's key. */
   readonly isTyped?: boolean
   /** An index begins with the id; for few ids it beats the primary key, which PostgreSQL would choose. */
   readonly isFoundById?: boolean

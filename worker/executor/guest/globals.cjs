@@ -30,7 +30,6 @@ function define(target, name, read) {
   })
 }
 
-/** Adds the globals to the global object of an isolate. */
 function install(target) {
   for (const [file, names] of Object.entries(files)) {
     for (const name of names) define(target, name, () => require(file)[name])

@@ -77,7 +77,6 @@ exports.secretsOf = function secretsOf(event) {
     const text = StringOf(secret?.valueString ?? secret?.valueInteger ?? secret?.valueDecimal ?? '')
     if (text.length < SHORTEST_SECRET) continue
     insert(texts, text)
-    // JSON-escaped form.
     const escaped = apply(slice, stringify(text), [1, -1])
     if (escaped !== text) insert(texts, escaped)
   }

@@ -64,7 +64,6 @@ const builders = {
   util: () => read('./web/encoding.cjs', ['TextDecoder', 'TextEncoder']),
 }
 
-/** Modules bundled in a library. */
 const parts = {
   'assert/strict': ['assert', 'strict'],
   https: ['http', 'https'],

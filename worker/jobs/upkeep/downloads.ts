@@ -66,7 +66,6 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   return true
 }
 
-/** Returns the number of attachments to retry. */
 async function fetchNew(
   services: Services,
   { input }: Download,

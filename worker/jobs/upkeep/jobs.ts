@@ -208,7 +208,6 @@ async function expungeMembers(
   return undefined
 }
 
-/** Resources per step. */
 export const STEP = 200
 const WAIT_MS = 200
 

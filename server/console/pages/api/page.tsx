@@ -10,7 +10,6 @@ import { fill, texts } from '../../texts/texts.ts'
 const words = texts.api
 const MOST = 100
 
-/** The displayed parts of `openapi.json`. */
 interface Document {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Described>>>>
 }

@@ -70,7 +70,6 @@ interface Props {
   readonly bot: Bot
 }
 
-/** A bot's limits, schedule, subscriptions and record. */
 function Details({ bot }: Props) {
   const path = `fhir/R4/Subscription?url=Bot/${bot.id}`
   const subscriptions = useGet<Bundle<Subscription>>(path)
@@ -135,7 +134,6 @@ interface RunsProps {
   readonly botId: string
 }
 
-/** The latest runs of a bot, newest first. */
 function Runs({ botId }: RunsProps) {
   const search = useSearch()
   const [, navigate] = useLocation()

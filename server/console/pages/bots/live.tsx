@@ -9,7 +9,6 @@ const MOST_LINES = 2000
 
 interface Props {
   readonly botId: string
-  /** Restricts the log to this run. */
   readonly runId?: string
 }
 
@@ -53,7 +52,6 @@ interface StreamEvent {
 
 type StreamState = 'connecting' | 'open' | 'lost'
 
-/** Calls `hear` for each event while the page is open. */
 function useStream(path: string, hear: (event: StreamEvent) => void): StreamState {
   const [state, setState] = useState<StreamState>('connecting')
   const latest = useRef(hear)

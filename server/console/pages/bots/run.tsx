@@ -129,7 +129,6 @@ function Ended({ run }: EndedProps) {
   )
 }
 
-/** Shows text; only names other content. */
 function Input({ contentType = '', data = '', size = 0 }: Attachment) {
   const bytes = Uint8Array.from(atob(data), (byte) => byte.charCodeAt(0))
   const text = new TextDecoder().decode(bytes).replace(/\r\n?/g, '\n')

@@ -174,7 +174,6 @@ interface Listed {
   readonly fields: readonly Member[] | null
 }
 
-/** Returns the accessible schema, for name completion. */
 function useSchema() {
   return useQuery({
     queryKey: ['graphql-schema'],

@@ -15,7 +15,6 @@ const EVERY_MS = 10_000
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' })
 
 interface Props {
-  /** Busiest first. */
   readonly bots: readonly BotFigures[]
 }
 

@@ -77,7 +77,6 @@ function Work({ projectId }: WorkProps) {
   )
 }
 
-/** Returns undefined while loading or without access. */
 function useCount(search: string): number | undefined {
   const path = `fhir/R4/${search}&_summary=count`
   return useGet<Bundle>(path, { every: EVERY_MS }).data?.total
@@ -123,7 +122,6 @@ function Figure({ name, value, href }: FigureProps) {
   )
 }
 
-/** For members without metrics, and projects without runs. */
 function Begin() {
   const me = useMe()
   return (

@@ -21,7 +21,6 @@ interface ListedFile {
   readonly count?: number
 }
 
-/** The result of one input of an import. */
 interface Taken {
   readonly type?: string
   readonly inputUrl: string

@@ -15,7 +15,6 @@ import { NewExport, NewImport } from './new.tsx'
 const words = texts.jobs
 const EVERY_MS = 3000
 
-/** Common elements of BulkDataExport and AsyncJob. */
 export type Job = Resource & {
   readonly status?: string
   readonly request?: string
@@ -120,7 +119,6 @@ const columns: readonly Column<Job>[] = [
   { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
-/** Returns the request without the service's base URL. */
 export function stripBaseUrl(request: string): string {
   return request.replace(/^https?:\/\/[^/]+\/(fhir\/R4\/)?/, '')
 }

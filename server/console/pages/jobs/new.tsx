@@ -79,7 +79,6 @@ export function NewExport({ isOpen, close }: Props) {
   )
 }
 
-/** Returns the id of the export. */
 async function kickOff({ level, group, types, since }: Values): Promise<string> {
   const place = { system: '', patient: 'Patient/', group: `Group/${group}/` }[level] ?? ''
   const query = new URLSearchParams()
@@ -88,7 +87,6 @@ async function kickOff({ level, group, types, since }: Values): Promise<string> 
   return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
 }
 
-/** Returns the id of the started job. */
 async function startJob(path: string, init: RequestInit): Promise<string> {
   await medplum.refreshIfExpired()
   const response = await fetch(`/fhir/R4/${path}`, {
@@ -154,7 +152,6 @@ export function NewImport({ isOpen, close }: Props) {
   )
 }
 
-/** Uploads each file as a Binary for the import. */
 async function beginImport(files: readonly File[], mode: string): Promise<string> {
   if (files.length === 0) throw new Error(importWords.missing)
   const types = await Promise.all(files.map(detectResourceType))

@@ -16,7 +16,6 @@ const words = texts.members
 
 export interface Access {
   readonly admin: boolean
-  /** A reference, or empty. */
   readonly accessPolicy: string
   readonly access: readonly Row[]
 }
@@ -33,7 +32,6 @@ interface Parameter {
 
 export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
 
-/** Converts a membership's access to form values. */
 export function toAccessForm(member: {
   readonly admin?: boolean
   readonly accessPolicy?: Reference
@@ -53,7 +51,6 @@ export function toAccessForm(member: {
   }
 }
 
-/** Converts form values to elements of a membership. */
 export function toAccessElements({ admin, accessPolicy, access }: Access) {
   return {
     admin,
@@ -78,7 +75,6 @@ interface Props {
   readonly fields: Fields<Access>
 }
 
-/** Returns the project's policies by name. */
 export function usePolicies() {
   const path = 'fhir/R4/AccessPolicy?_count=1000&_elements=name'
   const { data, error } = useGet<Bundle<AccessPolicy>>(path)

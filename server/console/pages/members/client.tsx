@@ -26,7 +26,6 @@ const words = texts.members
 interface Values {
   readonly name: string
   readonly description: string
-  /** One per line. */
   readonly redirectUris: string
 }
 
@@ -120,7 +119,6 @@ interface ClientProps {
   readonly id: string
 }
 
-/** The client section of a member's page. */
 export function ClientPart({ id }: ClientProps) {
   const address = `fhir/R4/ClientApplication/${id}`
   const found = useGet<ClientApplication>(address)

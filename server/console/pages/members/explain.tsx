@@ -10,7 +10,6 @@ import { fill, texts } from '../../texts/texts.ts'
 const words = texts.explain
 
 interface Props {
-  /** Reference of the membership. */
   readonly member: string
 }
 

@@ -85,7 +85,6 @@ const columns: readonly Column<ProjectMembership>[] = [
   { name: texts.members.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
-/** Returns the profile's display name, or its reference. */
 export function profileDisplayName({ profile }: ProjectMembership): string {
   return profile?.display ?? profile?.reference ?? ''
 }

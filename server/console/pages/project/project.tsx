@@ -25,7 +25,6 @@ import { Secrets } from './secrets.tsx'
 const words = texts.project
 const TABS = ['settings', 'secrets', 'sites', 'parameters', 'limits'] as const
 
-/** The answer of `admin/projects/:id`. */
 export interface ProjectAnswer {
   readonly project: {
     readonly id: string
@@ -36,7 +35,6 @@ export interface ProjectAnswer {
     readonly site?: readonly ProjectSite[]
     readonly features?: readonly string[]
   }
-  /** Load units of this minute, where a quota is set. */
   readonly load?: { readonly memberLimit: number; readonly limit: number; readonly used: number }
 }
 
@@ -135,7 +133,6 @@ function Load({ load: { used, limit } }: LoadProps) {
   )
 }
 
-/** Returns the stored value; undefined without one. */
 export function shown(setting: ProjectSetting | undefined): string | undefined {
   const { valueString, valueBoolean, valueInteger, valueDecimal } = setting ?? {}
   const value = valueString ?? valueBoolean ?? valueInteger ?? valueDecimal
@@ -205,7 +202,6 @@ function given(values: Readonly<Record<string, string>>): ProjectSetting[] {
 
 const none = { code: '', base: '', type: 'string', expression: '' }
 
-/** The project's custom search parameters. */
 function Parameters() {
   const found = useGet<Bundle<SearchParameter>>('fhir/R4/SearchParameter?_count=200')
   return (
@@ -272,7 +268,6 @@ interface SitesProps {
   readonly sites: readonly ProjectSite[]
 }
 
-/** Sites of the project's apps, with separate keys. */
 function Sites({ address, sites }: SitesProps) {
   const write = (all: readonly ProjectSite[]) => medplum.post(`${address}/sites`, all)
   const remove = useSend<readonly ProjectSite[]>({ send: write, done: texts.common.saved })

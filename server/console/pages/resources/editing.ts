@@ -70,7 +70,6 @@ export interface Removal {
   readonly value: unknown
 }
 
-/** Elements of `meta` written by the service. */
 const WRITTEN_BY_SERVICE = ['versionId', 'lastUpdated', 'author', 'project', 'compartment']
 
 /** Returns elements missing from the changed record, each once, at its highest path. */
@@ -122,13 +121,11 @@ function itemRemovals(before: unknown[], after: unknown[], path: string): readon
 }
 
 interface Versions<T> {
-  /** The version before editing. */
   readonly base: T
   readonly mine: T
   readonly newest: T
 }
 
-/** Returns the newest version with the person's changes. */
 export function merged<T extends object>({ base, mine, newest }: Versions<T>): T {
   const names = changedNames(base, mine)
   const kept = Object.entries(newest).filter(([name]) => !names.has(plain(name)))
@@ -136,7 +133,6 @@ export function merged<T extends object>({ base, mine, newest }: Versions<T>): T
   return Object.fromEntries([...kept, ...typed]) as T
 }
 
-/** Returns elements changed differently on both sides. */
 export function conflicts<T extends object>({ base, mine, newest }: Versions<T>): string[] {
   const theirs = changedNames(base, newest)
   const different = changedNames(mine, newest)

@@ -10,7 +10,6 @@ import { useQuery } from '@tanstack/react-query'
 import { medplum } from '../../client/session.ts'
 
 export interface Element {
-  /** `value[x]` with a concrete type. */
   readonly name: string
   /** Path in the definition; a prefix of the paths of child elements. */
   readonly path: string

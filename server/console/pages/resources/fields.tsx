@@ -10,7 +10,6 @@ import { type Element, elementsBelow, isPrimitive, useStructure } from './elemen
 import { Primitive, Raw } from './inputs.tsx'
 
 const words = texts.record
-/** Fields nest deeply, and phones are narrow. */
 const PADDING = { base: 6, sm: 'md' } as const
 
 interface FieldsProps {
@@ -28,7 +27,6 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
   const remove = (name: string, next: Values) => {
     setOpened(opened.filter((other) => other !== name))
     onChange(next)
-    // The focused button is gone.
     fields.current?.focus()
   }
   return (

@@ -34,7 +34,6 @@ export function History({ type, id }: Props) {
 
 interface VersionsProps extends Props {
   readonly entries: readonly BundleEntry[]
-  /** A refetch is running. */
   readonly isOld: boolean
 }
 

@@ -235,7 +235,6 @@ async function saveLines(type: string, query: URLSearchParams): Promise<void> {
 }
 
 const searchWords = texts.resources.search
-/** Parameters of a page rather than a search. */
 const HIDDEN = ['_cursor', '_sort', '_count', '_total']
 
 interface SearchProps {
@@ -368,7 +367,6 @@ function Steps({ title, text }: StepsProps) {
 }
 
 interface Step {
-  /** Line in the plan. */
   readonly line: number
   readonly depth: number
   readonly name: string
@@ -376,7 +374,6 @@ interface Step {
   readonly rows: number
 }
 
-/** Omits steps that never ran. */
 function parsePlanSteps(text: string): readonly Step[] {
   const lines = text.split('\n').flatMap((step, line) => {
     const [, space = '', name, last, rows, loops] =

@@ -174,7 +174,6 @@ function Delete({ type, id }: Pick<Place, 'type' | 'id'>) {
   )
 }
 
-/** A form generated from the StructureDefinition. */
 function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
   const { resourceType } = value
   return (
@@ -217,7 +216,6 @@ function RecordJson(editing: Editing) {
   return <JsonEditor key={editing.round} {...editing} />
 }
 
-/** A JSON editor with validation by the service. */
 function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
   const [text, setText] = useState(() => JSON.stringify(pruned(value), null, 2))
   const parsed = parse(text)
@@ -293,7 +291,6 @@ function parse(text: string): Resource | undefined {
 }
 
 interface Editing {
-  /** A new round recreates inputs. */
   readonly round: string
   readonly value: Resource
   readonly isDirty: boolean

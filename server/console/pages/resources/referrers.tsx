@@ -11,7 +11,6 @@ import { type TypeEntry, useTypes } from './values.tsx'
 
 const words = texts.record
 
-/** Searches per batch request. */
 const AT_ONCE = 100
 
 interface Props {

@@ -19,9 +19,7 @@ export interface Sent {
 interface Saved {
   readonly type: string
   readonly id: string
-  /** The version before editing. */
   readonly base: Resource
-  /** Draft key. */
   readonly draft: string
   readonly after: () => void
 }

@@ -14,7 +14,6 @@ interface TimelineProps {
   readonly id: string
 }
 
-/** Newest first. */
 export function Timeline({ id }: TimelineProps) {
   const pages = useInfiniteQuery({
     queryKey: ['everything', id],
@@ -63,7 +62,6 @@ export function Timeline({ id }: TimelineProps) {
 const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'period']
 const DATES = ['authoredOn', 'issued', 'recordedDate', 'date', 'created', 'birthDate']
 
-/** Returns the event time from the usual elements. */
 function eventTime(record: Resource): string | undefined {
   for (const name of [...TIMES, ...DATES]) {
     const value = readElement(record, name)

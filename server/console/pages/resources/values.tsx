@@ -39,7 +39,6 @@ export function Value({ value }: Props) {
   )
 }
 
-/** Detects the data type by content. */
 function formatComplexValue(value: Record<string, unknown>): string {
   if ('family' in value || 'given' in value) return formatHumanName(value)
   if ('coding' in value || ('text' in value && !('status' in value))) {
@@ -76,12 +75,10 @@ const COLUMNS: Readonly<Record<string, readonly string[]>> = {
   AuditEvent: ['recorded', 'subtype', 'outcome', 'agent'],
 }
 
-/** Returns the default columns of a type. */
 export function usualColumns(type: string): readonly string[] {
   return COLUMNS[type] ?? ['name', 'status', 'code', 'subject']
 }
 
-/** Resolves `value[x]` to the present element. */
 export function readElement(record: object, name: string): unknown {
   if (!name.endsWith('[x]')) return Object.entries(record).find(([key]) => key === name)?.[1]
   const start = name.slice(0, -3)

@@ -31,7 +31,6 @@ interface Sample {
   readonly sums: Sums
 }
 
-/** Counters shown as rates. */
 const RATES: readonly Name[] = ['requests', 'statements']
 const NAMES: readonly Name[] = ['requests', 'statements', 'lag', 'memory', 'waiting', 'events']
 

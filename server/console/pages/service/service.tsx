@@ -44,7 +44,6 @@ export function Service() {
   )
 }
 
-/** All projects, and a form to create one. */
 function Projects() {
   const found = useGet<Bundle<Project>>('fhir/R4/Project?_count=1000&_sort=-_lastUpdated')
   return (
@@ -147,7 +146,6 @@ interface Depths {
 
 type Row = Readonly<Record<string, unknown>>
 
-/** Jobs of all queues with their projects. */
 function Queues() {
   const found = useGet<QueuesAnswer>('admin/super/queues', { every: 5000 })
   return (

@@ -84,7 +84,6 @@ const columns = [
   figure('waiting'),
 ]
 
-/** Returns the target: a Bot, a URL or a web socket. */
 export function channelTarget({ channel }: Subscription): string {
   return channel?.endpoint ?? channel?.type ?? ''
 }

@@ -4,7 +4,6 @@ const { Buffer } = require('buffer')
 
 const materials = new WeakMap()
 
-/** Calls the executor synchronously. */
 function ask(kind, question) {
   return host.sync(kind, JSON.stringify(question))
 }
@@ -16,7 +15,6 @@ async function askLater(kind, question) {
   return answer.value
 }
 
-/** Converts Node's data types to bytes. */
 function bytesOf(data, encoding) {
   if (typeof data === 'string') return Buffer.from(data, encoding === 'buffer' ? 'utf8' : encoding)
   if (data instanceof KeyObject) return materialOf(data)

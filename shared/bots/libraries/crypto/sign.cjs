@@ -45,7 +45,6 @@ function verify(digest, data, key, signature, done) {
   return answered(make, done)
 }
 
-/** Buffers data to sign or verify. */
 class Collected {
   #digest
   #parts = []

@@ -126,8 +126,6 @@ class MedplumClient extends ResourceClient {
     return new URL(`${baseUrl()}fhir/R4/${searchPath(type, query)}`)
   }
 
-  // Set before the run starts.
-
   getProfile() {
     return detailsOf(currentContext()).profile
   }

@@ -71,7 +71,6 @@ function guardedBy(resource, file) {
   return { ...file, securityContext: file.securityContext ?? createReference(resource) }
 }
 
-/** Returns the encounter and subject for a comment on the resource. */
 function aboutOf(resource) {
   const { resourceType, encounter, subject } = resource
   if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }
@@ -79,7 +78,6 @@ function aboutOf(resource) {
   return resourceType === 'Patient' ? { subject: createReference(resource) } : {}
 }
 
-/** Creates a Communication about the resource, sent by the bot. */
 async function createComment(medplum, resource, text, options) {
   const profile = medplum.getProfile()
   const comment = {

@@ -31,7 +31,6 @@ function textOf({ text }) {
   return typeof text === 'string' ? text : ''
 }
 
-/** One line; `lineSeparator` separates the parts, and city to postal code share one. */
 function formatAddress(address, options) {
   if (!address) return ''
   const place = [address.city, address.state, address.postalCode].filter(Boolean)

@@ -62,7 +62,6 @@ function readContext(text) {
   return new Hl7Context('\r', fieldSeparator, ...[0, 1, 2, 3].map((at) => characters.charAt(at)))
 }
 
-/** One field: repetitions of components, each the text between the separators. */
 class Hl7Field {
   constructor(components, context = new Hl7Context()) {
     this.context = context
@@ -113,7 +112,6 @@ class Hl7Field {
   }
 }
 
-/** One segment; field 0 is its name. */
 class Hl7Segment {
   constructor(fields, context = new Hl7Context()) {
     this.context = context
@@ -168,7 +166,6 @@ class Hl7Segment {
   }
 }
 
-/** One message: its segments, the header first. */
 class Hl7Message {
   constructor(segments, context = new Hl7Context()) {
     this.context = context

@@ -59,7 +59,6 @@ class OperationOutcomeError extends Error {
   }
 }
 
-/** Returns a message for any thrown value. */
 function normalizeErrorString(error) {
   if (!error) return unknownError
   if (typeof error === 'string') return error

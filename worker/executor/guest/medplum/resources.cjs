@@ -83,7 +83,6 @@ function getIdentifier(resource, system) {
   return [resource.identifier ?? []].flat().find((found) => found.system === system)?.value
 }
 
-/** Replaces or adds the value of one system, in place. */
 function setIdentifier(resource, system, value) {
   resource.identifier ??= []
   const found = [resource.identifier].flat().find((identifier) => identifier.system === system)
@@ -91,7 +90,6 @@ function setIdentifier(resource, system, value) {
   else resource.identifier.push({ system, value })
 }
 
-/** The extension at a path of urls. */
 function getExtension(resource, ...urls) {
   return urls.reduce(
     (found, url) => found?.extension?.find((extension) => extension.url === url),
@@ -117,7 +115,6 @@ function setCodeBySystem(concept, system, code) {
   else concept.coding.push({ system, code })
 }
 
-/** The first resource with the same code in a system, given as text or as a concept. */
 function findResourceByCode(resources, code, system) {
   const wanted = typeof code === 'string' ? code : getCodeBySystem(code, system)
   return resources.find((resource) => getCodeBySystem(resource.code ?? {}, system) === wanted)

@@ -10,7 +10,6 @@ function partBytes(part) {
   return utf8Encode(part)
 }
 
-/** Concatenates all parts into one copy. */
 function concatBytes(parts) {
   const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
   let at = 0

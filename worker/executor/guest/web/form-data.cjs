@@ -62,7 +62,6 @@ function quoted(text) {
   return `"${text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')}"`
 }
 
-/** Returns the body bytes and the content type with its boundary. */
 async function encodeFormData(form) {
   const boundary = `----botica${host.sync('uuid', '{}').replaceAll('-', '')}`
   const parts = []

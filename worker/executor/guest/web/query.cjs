@@ -1,6 +1,5 @@
 /** Query strings as objects. https://nodejs.org/api/querystring.html */
 
-/** Repeated names become lists. */
 function parse(text) {
   const { URLSearchParams } = require('./url.cjs')
   const query = Object.create(null)
