@@ -90,7 +90,7 @@ t.test('a token of the provider is exchanged for ours', async (t) => {
   t.equal(chosen.status, 200)
 })
 
-t.test('rejects self-service calls with a token from an exchange', async (t) => {
+t.test('rejects self-service calls that a Project makes for a user', async (t) => {
   const person = await aPerson(services, project)
   const user = `User/${person.user.id}`
   identities.set('claimed', { email: person.email, sub: 'c1' })

@@ -12,7 +12,7 @@ const SERVER_SECRET = 'secret of the server'
 const SITE_SECRET = 'secret of the site'
 const BREACHED = 'known to too many people'
 
-/** Requests to both services, and a switch for their failure. */
+/** The requests to both services; `isDown` makes both fail. */
 const asked: string[] = []
 let isDown = false
 

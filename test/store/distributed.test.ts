@@ -31,7 +31,7 @@ const database = openDatabase(
   createLogger('silent', 'script'),
 )
 for (const text of [
-  // The service detects Citus by this table.
+  // The service detects Citus by the name of this table.
   'create table pg_dist_partition ()',
   `alter system set log_statement = 'all'`,
   'select pg_reload_conf()',
