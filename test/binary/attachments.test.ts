@@ -25,7 +25,7 @@ function aMedia(url: string): Resource {
 
 const create = async (url: string) => (await admin.create(aMedia(url))) as Media
 
-/** As it lies in the database. */
+/** Returns the stored form. */
 async function stored(type: string, id: string): Promise<string> {
   const session = await botica.services.principals.forProfile(
     `ClientApplication/${botica.adminCredentials.id}`,
@@ -35,7 +35,7 @@ async function stored(type: string, id: string): Promise<string> {
   return content
 }
 
-t.test('every address of a Binary is stored as Binary/id and shown signed', async (t) => {
+t.test('stores Binary URLs as Binary/id and returns them signed', async (t) => {
   const { id, url } = await upload(admin, 'hello', 'text/plain')
   const addresses = [
     `Binary/${id}`,
@@ -57,7 +57,7 @@ t.test('every address of a Binary is stored as Binary/id and shown signed', asyn
   }
 })
 
-t.test('other addresses, references and names stay as they are', async (t) => {
+t.test('keeps other URLs, references and names', async (t) => {
   const { id } = await upload(admin, 'hello', 'text/plain')
   for (const url of ['https://example.org/Binary/1', 'Binary', `x/Binary/${id}`, 'urn:Binary/1']) {
     t.equal((await create(url)).content.url, url)
@@ -80,7 +80,7 @@ t.test('other addresses, references and names stay as they are', async (t) => {
   t.match(bundle, { entry: [{ request: { url: `Binary/${id}` } }] })
 })
 
-t.test('what is deleted, unknown or of another project is not signed', async (t) => {
+t.test('signs no URL of a deleted, unknown or foreign Binary', async (t) => {
   const gone = await upload(admin, 'x', 'text/plain')
   await admin.del(`Binary/${gone.id}`)
   const other = await botica.createTenant()
@@ -96,7 +96,7 @@ t.test('what is deleted, unknown or of another project is not signed', async (t)
   t.equal((await download(botica, `Binary/${foreign.id}`)).status, 401)
 })
 
-t.test('all Binaries of a page are read by one statement and signed once', async (t) => {
+t.test('reads all Binaries of a page with one statement and signs each once', async (t) => {
   const binaries = await Promise.all(
     Array.from({ length: 12 }, () => upload(admin, 'x', 'text/plain')),
   )
@@ -134,7 +134,7 @@ t.test('a read without attachments stays one statement', async (t) => {
   }
 })
 
-t.test('a Binary is in sight of those only who may read its securityContext', async (t) => {
+t.test('shows a Binary only to readers of its securityContext', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     resource: ['Binary', 'Media'].map((resourceType) => ({ resourceType })),
@@ -171,7 +171,7 @@ t.test('a Binary is in sight of those only who may read its securityContext', as
   t.match(bare.body, { securityContext: { reference: `Patient/${patient.id}` } })
 })
 
-t.test('a signed address needs no token, and nothing of it may be changed', async (t) => {
+t.test('accepts a signed URL without a token and rejects altered ones', async (t) => {
   const { url } = await upload(admin, 'one', 'text/plain')
   const second = await upload(admin, 'two', 'text/plain')
   t.equal((await download(botica, url)).status, 200)

@@ -13,7 +13,7 @@ const text = 'Grüße, 健康'
 const raw = (path: string, client: Client = admin, headers: Record<string, string> = {}) =>
   download(botica, path, client, { headers })
 
-t.test('content of any type is kept as it is, and its resource says where', async (t) => {
+t.test('stores content of any type unchanged and returns its URL', async (t) => {
   const bytes = randomBytes(300_000)
   const made = await admin.post<Binary>('Binary', bytes, { 'Content-Type': 'image/png' })
   t.equal(made.status, 201)
@@ -49,7 +49,7 @@ t.test('content without a type, and no content at all, are stored', async (t) =>
   }
 })
 
-t.test('Accept and _raw decide between the resource and its content', async (t) => {
+t.test('selects the resource or its content by Accept and _raw', async (t) => {
   const { id } = await upload(admin, text, 'text/plain')
   const asked: readonly [string, Record<string, string>, RegExp][] = [
     ['', FHIR, /^application\/fhir\+json/],
@@ -139,7 +139,7 @@ t.test('FHIR JSON that is no Binary resource is content', async (t) => {
   t.equal((await raw(`Binary/${id}?_raw=true`)).bytes.length, large.length)
 })
 
-t.test('resources that are not well made are refused', async (t) => {
+t.test('rejects malformed resources', async (t) => {
   const base = { resourceType: 'Binary', contentType: 'text/plain' }
   const refused: readonly [unknown, number, RegExp][] = [
     [{ ...base, data: 'a' }, 400, /Invalid base64Binary/],
@@ -161,7 +161,7 @@ t.test('resources that are not well made are refused', async (t) => {
   }
 })
 
-t.test('headers and names that no client should send are refused or made harmless', async (t) => {
+t.test('rejects or neutralizes dangerous headers and names', async (t) => {
   const type = { 'Content-Type': 'text/plain' }
   const long = 'x'.repeat(20_000)
   for (const context of ['Patient', 'Patient/1 Patient/2', `Patient/${long}`, 'Binary/1', 'No/1']) {
@@ -191,7 +191,7 @@ t.test('headers and names that no client should send are refused or made harmles
   t.equal(wide.status, 201)
 })
 
-t.test('pages and drawings never run in our origin', async (t) => {
+t.test('never runs HTML or SVG in the service’s origin', async (t) => {
   for (const type of ['text/html', 'image/svg+xml', 'application/xhtml+xml', 'text/javascript']) {
     const { id, url } = await upload(admin, '<script>1</script>', type, '?_filename=a.html')
     for (const read of [await raw(`Binary/${id}`), await download(botica, url)]) {

@@ -30,7 +30,7 @@ t.test('a bot stores content, and downloads it by id and by signed address', asy
   })
 })
 
-t.test('a bot is told when its content is too large for it', async (t) => {
+t.test('reports content that is too large for a bot', async (t) => {
   const { id: large } = await upload(admin, Buffer.alloc(21 * 1024 * 1024), 'image/png')
   const id = await aBot(botica, handler(`await medplum.download('Binary/${large}')`))
   const answer = await execute(admin, id)

@@ -1,4 +1,4 @@
-/** External attachments that the service fetches and keeps. */
+/** Download of external attachments. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
@@ -18,7 +18,7 @@ const trusted = join(folder, 'trusted.pem')
 writeFileSync(trusted, certificate.cert)
 
 const asked: string[] = []
-/** Promises that answers wait for, by path. */
+/** Promises that delay the responses, by path. */
 const held = new Map<string, Promise<void>>()
 const server = createServer(certificate, async (req, res) => {
   const path = req.url ?? ''
@@ -63,7 +63,7 @@ const settled = () =>
     return rows.length === 0
   }, SECONDS)
 
-t.test('attachments that are new in a version become Binaries of the service', async (t) => {
+t.test('stores new external attachments as Binaries', async (t) => {
   const sent = aDocument('/one.txt', '/two.txt')
   const { id } = await admin.create({
     ...sent,
@@ -96,7 +96,7 @@ t.test('attachments that are new in a version become Binaries of the service', a
   t.same(['/one.txt', '/two.txt', '/four.txt'].map(timesAsked), [1, 1, 1])
 })
 
-t.test('those of a transaction are fetched, and what fails is tried three times', async (t) => {
+t.test('fetches attachments of a transaction with three attempts', async (t) => {
   const { body } = await admin.post<Untyped>('', {
     resourceType: 'Bundle',
     type: 'transaction',
@@ -116,35 +116,32 @@ t.test('those of a transaction are fetched, and what fails is tried three times'
   t.same(['/entry.txt', '/broken'].map(timesAsked), [1, 3])
 })
 
-t.test(
-  'what is to be fetched is noted by the statement that writes it, or not at all',
-  async (t) => {
-    const create = (path: string) =>
-      admin.post('DocumentReference', { ...aDocument(path), type: { text: 'x' } })
-    const plain = () => admin.post('DocumentReference', { ...aDocument(), content: inline })
-    const inline = [{ attachment: { contentType: 'text/plain', data: 'YQ==' } }]
-    await Promise.all([create('/warm.txt'), plain()])
-    const [of, without] = [
-      await statementsAsked(services, admin, () => create('/noted.txt')),
-      await statementsAsked(services, admin, plain),
-    ]
-    t.equal(of, without)
-    const entry = (resource: object) => ({
-      request: { method: 'POST', url: 'DocumentReference' },
-      resource,
-    })
-    const refused = await admin.post<Untyped>('', {
-      resourceType: 'Bundle',
-      type: 'transaction',
-      entry: [entry(aDocument('/refused.txt')), entry({ ...aDocument(), status: 'odd' })],
-    })
-    t.equal(refused.status, 400)
-    await settled()
-    t.same(['/noted.txt', '/refused.txt'].map(timesAsked), [1, 0])
-  },
-)
+t.test('queues a download in the statement that writes the resource', async (t) => {
+  const create = (path: string) =>
+    admin.post('DocumentReference', { ...aDocument(path), type: { text: 'x' } })
+  const plain = () => admin.post('DocumentReference', { ...aDocument(), content: inline })
+  const inline = [{ attachment: { contentType: 'text/plain', data: 'YQ==' } }]
+  await Promise.all([create('/warm.txt'), plain()])
+  const [of, without] = [
+    await statementsAsked(services, admin, () => create('/noted.txt')),
+    await statementsAsked(services, admin, plain),
+  ]
+  t.equal(of, without)
+  const entry = (resource: object) => ({
+    request: { method: 'POST', url: 'DocumentReference' },
+    resource,
+  })
+  const refused = await admin.post<Untyped>('', {
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: [entry(aDocument('/refused.txt')), entry({ ...aDocument(), status: 'odd' })],
+  })
+  t.equal(refused.status, 400)
+  await settled()
+  t.same(['/noted.txt', '/refused.txt'].map(timesAsked), [1, 0])
+})
 
-t.test('a resource that is gone when its attachment arrives gets no Binary', async (t) => {
+t.test('creates no Binary for a resource deleted during the download', async (t) => {
   const arrival = Promise.withResolvers<void>()
   held.set('/late.txt', arrival.promise)
   const total = async () => (await admin.get<Untyped>('Binary?_total=accurate')).body.total
@@ -158,7 +155,7 @@ t.test('a resource that is gone when its attachment arrives gets no Binary', asy
   t.equal(await total(), before)
 })
 
-t.test('a Project says what is fetched, and may have nothing fetched', async (t) => {
+t.test('limits downloads by the settings of the Project', async (t) => {
   async function settings(tenant: Tenant, ...setting: object[]): Promise<void> {
     const { body } = await botica.superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
     await botica.superAdmin.put(`Project/${tenant.project.id}`, { ...body, setting })

@@ -7,14 +7,13 @@ import { openCluster } from '../fixtures/services/cluster.ts'
 const SIZE = 200 * 1024 * 1024
 const WARM_UP = 16 * 1024 * 1024
 const CHUNK = Buffer.alloc(64 * 1024, 'content ')
-/** Half of the content. */
 const MOST_GROWTH = 100 * 1024 * 1024
 
 const cluster = await openCluster(t)
 const { admin } = await cluster.createTenant('Memory')
 const pid = cluster.web.child.pid ?? 0
 
-/** `VmRSS`, resident now, or `VmHWM`, the most there ever was, of the web process, in bytes. */
+/** Memory of the web process in bytes: `VmRSS` (current) or `VmHWM` (peak). */
 function memory(name: string): number {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8')
   return Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]) * 1024
@@ -35,7 +34,7 @@ async function upload(size: number): Promise<Binary> {
   return (await response.json()) as Binary
 }
 
-/** The digest of what a signed address gives. */
+/** Returns the digest of the content at a signed URL. */
 async function digestOf(url: string): Promise<string> {
   const { body } = await fetch(url)
   const digest = createHash('sha256')
@@ -43,8 +42,8 @@ async function digestOf(url: string): Promise<string> {
   return digest.digest('hex')
 }
 
-t.test('a large Binary goes in and out without ever being in memory', async (t) => {
-  // V8 widens its young generation with the first load, whatever it is; that is not the content.
+t.test('streams a large Binary in and out', async (t) => {
+  // V8 grows its young generation on the first load, regardless of content.
   const small = await upload(WARM_UP)
   await digestOf(small.url)
   const before = memory('VmRSS')

@@ -65,7 +65,7 @@ t.test('what a crash left of an upload into a folder goes once it is old', async
   t.same(readdirSync(incoming), [young])
 })
 
-/** A service with two pages of uploads; what it is asked. */
+/** Serves two pages of uploads and records its requests. */
 async function openUploads(begun: readonly Date[]) {
   const asked: { readonly method: string | undefined; readonly url: URL }[] = []
   const xml = (text: string) => `<?xml version="1.0" encoding="UTF-8"?>${text}`

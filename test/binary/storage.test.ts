@@ -56,12 +56,11 @@ t.test('what is read of a bucket is given back before the next piece comes', asy
 })
 
 t.test(
-  'a folder that is full is told as 503, and nothing stays',
+  'returns 503 for a full disk and leaves nothing',
   { skip: process.platform !== 'linux' },
   async (t) => {
     const { admin } = disk
     const before = { files: filesIn(folder).length, rows: await binaryRows(disk) }
-    // The kernel reports this besides the error of the write.
     const ignore = () => undefined
     process.on('SIGXFSZ', ignore)
     await limitFiles(process, '1000')
@@ -258,13 +257,13 @@ t.test('content that the storage has lost is not found', async (t) => {
   t.match(read.bytes.toString(), /Content not found/)
 })
 
-t.test('health tells of both storages', async (t) => {
+t.test('reports both storages in health', async (t) => {
   for (const { anonymous } of [disk, s3]) {
     t.match(await anonymous.get('/healthcheck'), { status: 200, body: { storage: true } })
   }
 })
 
-/** Streams zeros; answers the status, which may come before all is sent. */
+/** Streams zeros and returns the status, which may come before the end. */
 async function send(botica: Botica, headers: Record<string, string>, size = 0): Promise<number> {
   const req = openRequest(botica, headers)
   req.on('error', () => undefined)
@@ -281,7 +280,7 @@ async function send(botica: Botica, headers: Record<string, string>, size = 0): 
   return response.statusCode
 }
 
-/** Announces more than it sends, and goes away. */
+/** Disconnects before the announced length. */
 async function breakOff(botica: Botica, bytes: number): Promise<void> {
   const req = openRequest(botica, { ...type, 'Content-Length': String(bytes + 1000) })
   req.on('error', () => undefined)

@@ -14,7 +14,7 @@ if (!hasChromium()) {
   t.pass('there is no chromium here')
   process.exit()
 }
-// Its worker takes all that waits in the database.
+// Its worker takes all waiting jobs of the database.
 const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: QUEUE_NAMES.join(',') }
 const botica = await openBotica(t, { worker: true, env })
 const { services, baseUrl, project, admin } = botica

@@ -1,4 +1,4 @@
-/** Follows docs/first-hour.md from `git clone` to the replay, and prints the seconds: `node test/docs/first-hour.ts`. */
+/** Runs docs/first-hour.md from `git clone` to the replay and prints the seconds: `node test/docs/first-hour.ts`. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -21,7 +21,7 @@ const service = spawn('npm', ['start'], {
   stdio: ['ignore', 'pipe', 'inherit'],
   detached: true,
 })
-// Not `close`: nobody reads its output to the end.
+// Not `close`: its output is not read to the end.
 const ended = once(service, 'exit')
 try {
   for await (const line of createInterface({ input: service.stdout })) {

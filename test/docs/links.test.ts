@@ -1,4 +1,4 @@
-/** Links between documents lead to pages and headings that are there. */
+/** Links between documents lead to existing pages and headings. */
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
 import t from 'tap'
@@ -6,7 +6,7 @@ import { allPages, ROOT } from './page.ts'
 
 const LINK = /\]\(([^)\s]+)\)/g
 
-/** The anchor that sites and GitHub give to a heading. */
+/** Returns the anchor of a heading on sites and GitHub. */
 function anchorsOf(text: string): readonly string[] {
   return Array.from(text.matchAll(/^#+ (.*)$/gm), ([, heading = '']) =>
     heading
@@ -26,7 +26,7 @@ function isBroken(page: string, link: string): boolean {
   return !anchorsOf(readFileSync(join(ROOT, target), 'utf8')).includes(anchor)
 }
 
-t.test('every link leads somewhere', async (t) => {
+t.test('resolves every link', async (t) => {
   for (const page of allPages()) {
     // Code may have brackets that look like links.
     const text = readFileSync(join(ROOT, page), 'utf8').replace(/^```[\s\S]*?^```$|`[^`\n]*`/gm, '')

@@ -12,7 +12,7 @@ export const ROOT = join(import.meta.dirname, '../..')
 const BLOCK = /^```(\w+)(?: (run|output))?\n([\s\S]*?)^```$/gm
 const MARK = '@@block'
 
-/** A command and what it should print; undefined where the page does not say. */
+/** A command and its expected output, undefined if the page has none. */
 export interface Step {
   readonly command: string
   readonly expected: string | undefined
@@ -23,7 +23,7 @@ export interface Ran extends Step {
   readonly printed: string
 }
 
-/** The steps of a page, named from the root of the repository. */
+/** Returns the steps of a page, by its path from the repository root. */
 export function stepsOf(page: string): readonly Step[] {
   const text = readFileSync(join(ROOT, page), 'utf8')
   const blocks = [...text.matchAll(BLOCK)].map(([, , kind, body = '']) => ({ kind, body }))
@@ -41,12 +41,12 @@ export function allPages(): readonly string[] {
   return ['README.md', 'CONTRIBUTING.md', ...docs.sort()]
 }
 
-/** All pages that have a step. */
+/** Returns all pages with steps. */
 export function pagesWithSteps(): readonly string[] {
   return allPages().filter((page) => stepsOf(page).length > 0)
 }
 
-/** A folder that looks like a clone of the repository, with the credentials of a first start. */
+/** Creates a folder like a clone of the repository, with first-start credentials. */
 export function makeClone(folder: string, credentials: object): void {
   for (const name of readdirSync(ROOT)) {
     if (!/^\.(git|data|tap|test-data)$|^first-bot$/.test(name))
@@ -71,7 +71,7 @@ function withoutNpm(): string {
 }`
 }
 
-/** In `folder`, one after the other; stops at the first that fails. */
+/** Runs the steps in `folder` in order, up to the first failure. */
 export async function follow(
   steps: readonly Step[],
   folder: string,
@@ -115,7 +115,7 @@ export async function follow(
 const HEAP = 'heap … MB, '
 const anyFor = (text: string) => text.split('…').map(RegExp.escape).join('.*')
 
-/** The printed text as a pattern of what the page says. */
+/** Turns the expected output into a pattern. */
 export function patternOf(expected: string): RegExp {
   const lines = expected
     .trim()

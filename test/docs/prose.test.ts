@@ -1,4 +1,4 @@
-/** The pages are written in plain words, as retext knows them. */
+/** Checks the plain language of the pages with retext. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { retext } from 'retext'
@@ -7,7 +7,7 @@ import simplify from 'retext-simplify'
 import t from 'tap'
 import { allPages, ROOT } from './page.ts'
 
-/** Terms of the trade, and turns of phrase that are plain enough. */
+/** Accepted technical terms and phrases. */
 const TERMS = [
   'accurate',
   'address',
@@ -32,7 +32,7 @@ const TERMS = [
 ]
 const linter = retext().use(simplify, { ignore: TERMS }).use(repeatedWords)
 
-/** Code is none of its words; lines stay where they are. */
+/** Blanks code and keeps line numbers. */
 function proseOf(markdown: string): string {
   return markdown
     .replace(/^```[\s\S]*?^```$/gm, (block) => block.replace(/[^\n]/g, ''))

@@ -1,4 +1,4 @@
-/** The pages of the reference say what the code says now, and every setting has a meaning. */
+/** Reference pages match the code, and every setting has a meaning. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -9,7 +9,7 @@ import { openBotica } from '../fixtures/botica.ts'
 
 const FOLDER = join(import.meta.dirname, '../../docs/reference')
 
-t.test('no page is stale', async (t) => {
+t.test('has no stale page', async (t) => {
   const pages = referencePages()
   for (const [name, text] of Object.entries(pages)) {
     t.equal(readFileSync(join(FOLDER, name), 'utf8'), text, `${name}: npm run reference`)

@@ -1,4 +1,4 @@
-/** Reads of GraphQL leave AuditEvents, here in a service that stores them. */
+/** AuditEvents of GraphQL reads, in a service that stores them. */
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { ask } from '../fixtures/graphql.ts'
@@ -11,7 +11,7 @@ interface Found {
   readonly entry?: readonly { readonly resource: Raw }[]
 }
 
-/** The AuditEvents of a member's reads, once there are so many. */
+/** Waits for this many AuditEvents of a member's reads and returns them. */
 async function toldOf(member: string, count: number): Promise<readonly Raw[]> {
   let events: readonly Raw[] = []
   await until(async () => {
@@ -22,7 +22,7 @@ async function toldOf(member: string, count: number): Promise<readonly Raw[]> {
   return events
 }
 
-t.test('each search and each group of reads is told once, with what it counted', async (t) => {
+t.test('records each search and group of reads once, with counts', async (t) => {
   const patients = [await admin.create(aPatient()), await admin.create(aPatient())]
   for (const { id } of patients) {
     const subject = { reference: `Patient/${id}` }

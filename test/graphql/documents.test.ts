@@ -1,4 +1,4 @@
-/** Documents before they are carried out: long ones take turns, and what costs too much is refused. */
+/** Validation of documents: long ones yield to the event loop, too costly ones are rejected. */
 import t from 'tap'
 import { resourceTypes } from '../../shared/fhir/definitions.ts'
 import { loadEngine } from '../../shared/fhirpath/engine.ts'
@@ -17,10 +17,9 @@ async function errorsOf(query: string): Promise<readonly string[]> {
   return 'errors' in prepared ? prepared.errors.map(({ message }) => message) : []
 }
 
-/** Fields of some resource, behind a reference. */
 const target = (fields: string) => `{ ObservationList { subject { resource { ${fields} } } } }`
 
-t.test('fragments that hold themselves and what is not there are refused', async (t) => {
+t.test('rejects cyclic fragments and unknown names', async (t) => {
   for (const query of [
     '{ PatientList { ...a } } fragment a on Patient { id extension { ...b } ...a } fragment b on Extension { extension { ...b } }',
     '{ NothingList { id { id } } PatientList { nothing { a b } ...none ... on Nothing { id } } }',
@@ -33,7 +32,7 @@ t.test('fragments that hold themselves and what is not there are refused', async
   }
 })
 
-t.test('fields are counted wherever fragments put them, up to a limit', async (t) => {
+t.test('counts fields through fragments up to a limit', async (t) => {
   const bomb = Array.from(
     { length: 20 },
     (_, i) =>
@@ -45,14 +44,14 @@ t.test('fields are counted wherever fragments put them, up to a limit', async (t
   ])
 })
 
-t.test('fields of one name are compared up to a limit', async (t) => {
+t.test('compares fields of one name up to a limit', async (t) => {
   const copies = (count: number) =>
     target('... on Patient { name { family given } } '.repeat(count))
   t.same(await errorsOf(copies(150)), [])
   t.same(await errorsOf(copies(450)), ['A document may have 50000 pairs of fields of one name'])
 })
 
-t.test('documents that differ in their strings share a plan, and no more', async (t) => {
+t.test('shares a plan between documents that differ in strings only', async (t) => {
   const list = (family: string) => `{ PatientList(family: ${family}) { id } }`
   const same = await prepare(list('"a"'))
   t.equal(await prepare(list('"other"')), same)
@@ -72,7 +71,7 @@ t.test('documents that differ in their strings share a plan, and no more', async
   t.equal(await prepare(write('a')), await prepare(write('a')))
 })
 
-t.test('a document that names every type, or has hundreds of fragments, takes turns', async (t) => {
+t.test('yields during documents with every type or hundreds of fragments', async (t) => {
   const every = resourceTypes.map((type) => `... on ${type} { id meta { versionId } }`)
   const known = every.filter((text) => !/Login|JsonWebKey|DomainConfiguration/.test(text))
   const long = [
@@ -86,7 +85,7 @@ t.test('a document that names every type, or has hundreds of fragments, takes tu
   }
 })
 
-t.test('FHIRPath is loaded part by part, once', async (t) => {
+t.test('loads FHIRPath once, in parts', async (t) => {
   t.ok((await countEventLoopTurns(loadEngine)).turns > 10)
   t.ok((await countEventLoopTurns(loadEngine)).turns < 10)
 })

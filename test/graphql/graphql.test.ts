@@ -33,7 +33,7 @@ const observation = await admin.create({
   valueQuantity: { value: 108.5, unit: 'kg' },
 })
 
-t.test('a resource is read by its id, its lists filtered by child and by FHIRPath', async (t) => {
+t.test('reads a resource by id and filters lists by child and FHIRPath', async (t) => {
   const { status, body } = await ask(
     admin,
     `{ Patient(id: "${patient.id}") {
@@ -64,7 +64,7 @@ t.test('a resource is read by its id, its lists filtered by child and by FHIRPat
   })
 })
 
-t.test('a bare word is a text where one is wanted', async (t) => {
+t.test('accepts a bare word as a string', async (t) => {
   const { status, body } = await ask(
     admin,
     `query ($city: String = Springfield) {
@@ -95,7 +95,7 @@ t.test('a bare word is a text where one is wanted', async (t) => {
   }
 })
 
-t.test('a Reference without a reference leads to no resource', async (t) => {
+t.test('returns null for a Reference without a reference', async (t) => {
   for (const subject of [
     { display: 'Homer' },
     { identifier: { system: 'urn:mrn', value: '42' }, display: 'Homer' },
@@ -116,7 +116,7 @@ t.test('a Reference without a reference leads to no resource', async (t) => {
   }
 })
 
-t.test('a variable that is one text stands for the list that a search argument is', async (t) => {
+t.test('accepts a single string variable for a list argument', async (t) => {
   for (const declared of ['String!', 'String', '[String!]']) {
     const query = `query ($city: ${declared}) { PatientList(address_city: $city) { id } }`
     const variables = { city: declared.startsWith('[') ? ['Springfield'] : 'Springfield' }
@@ -132,7 +132,7 @@ t.test('a variable that is one text stands for the list that a search argument i
   })
 })
 
-t.test('a search takes arguments in snake case and aliases name its fields', async (t) => {
+t.test('accepts snake-case arguments and aliases', async (t) => {
   const { body } = await ask(
     admin,
     `{ PatientList(address_city: "Springfield", _count: 5, _sort: "-_lastUpdated") {
@@ -153,7 +153,7 @@ t.test('a search takes arguments in snake case and aliases name its fields', asy
   })
 })
 
-t.test('reverse lists, references and inline fragments nest', async (t) => {
+t.test('nests reverse lists, references and inline fragments', async (t) => {
   const { body } = await ask(
     admin,
     `query P($id: ID!) { Patient(id: $id) { id
@@ -187,7 +187,7 @@ t.test('reverse lists, references and inline fragments nest', async (t) => {
   })
 })
 
-t.test('a connection counts, pages and leaves out what is not asked for', async (t) => {
+t.test('counts and pages a connection, and omits unrequested fields', async (t) => {
   await admin.create({ resourceType: 'Patient', name: [{ family: 'Flanders' }] })
   const page = `count next pageSize pagesize offset edges { mode resource { id } }`
   const first = await ask(admin, `{ PatientConnection(_count: 1) { ${page} } }`)
@@ -209,7 +209,7 @@ t.test('a connection counts, pages and leaves out what is not asked for', async 
   t.same(nested.body.data.Patient.ObservationConnection, { count: 1 })
 })
 
-t.test('references of another type, broken and optional ones are told apart', async (t) => {
+t.test('distinguishes mistyped, broken and optional references', async (t) => {
   const other = await admin.create({
     resourceType: 'Observation',
     status: 'final',
@@ -243,7 +243,7 @@ t.test('references of another type, broken and optional ones are told apart', as
   t.equal(body.errors?.length, 1)
 })
 
-t.test('mutations create, update, patch and delete in their order', async (t) => {
+t.test('runs mutations in order', async (t) => {
   const made = await ask(
     admin,
     `mutation { PatientCreate(res: { resourceType: "Patient", gender: "female" }) { id gender meta { versionId } } }`,
@@ -270,7 +270,7 @@ t.test('mutations create, update, patch and delete in their order', async (t) =>
   t.equal((await admin.get(`Patient/${id}`)).status, 410)
 })
 
-t.test('the document of an instance is about that resource', async (t) => {
+t.test('runs an instance-level document on its resource', async (t) => {
   const query = '{ id ObservationList(_reference: encounter) { id } }'
   const { body } = await admin.post<{ data: unknown }>(`Encounter/${encounter.id}/$graphql`, {
     query,
@@ -284,7 +284,7 @@ t.test('the document of an instance is about that resource', async (t) => {
   t.equal(absent.status, 404)
 })
 
-t.test('a query is also read from a GET and from plain text', async (t) => {
+t.test('accepts a query by GET and as plain text', async (t) => {
   const query = encodeURIComponent('query ($id: ID!) { Patient(id: $id) { active } }')
   const variables = encodeURIComponent(JSON.stringify({ id: patient.id }))
   const got = await admin.get(`$graphql?query=${query}&variables=${variables}`)

@@ -13,7 +13,7 @@ const FORMS = {
   fhir: 'application/fhir+json',
 }
 
-t.test('the audits of GraphQL over HTTP pass', async (t) => {
+t.test('passes the audits of GraphQL over HTTP', async (t) => {
   const audits = serverAudits({
     url: `${baseUrl}fhir/R4/$graphql`,
     fetchFn: (url: string, init: RequestInit) =>
@@ -26,7 +26,7 @@ t.test('the audits of GraphQL over HTTP pass', async (t) => {
   }
 })
 
-/** Requests and the status of each form; `texts` are the issues of the FHIR form. */
+/** Requests with the status per response format; `texts` are the issues of the FHIR format. */
 const refusals: readonly {
   readonly name: string
   readonly body: unknown
@@ -189,7 +189,7 @@ const refusals: readonly {
 ]
 
 for (const { name, body, texts, ...statuses } of refusals) {
-  t.test(`${name} is refused in each form`, async (t) => {
+  t.test(`rejects ${name} in each format`, async (t) => {
     for (const form of ['graphql', 'json', 'fhir'] as const) {
       const headers = { Accept: FORMS[form], 'Content-Type': 'application/json' }
       const answer = await admin.post<Result & Resource>('$graphql', body, headers)
@@ -213,7 +213,7 @@ for (const { name, body, texts, ...statuses } of refusals) {
   })
 }
 
-t.test('what a request has beside its query is ignored, unless handling is strict', async (t) => {
+t.test('ignores other members of a request, and rejects them under strict handling', async (t) => {
   const strict = { Prefer: 'handling=strict' }
   const query = 'query ($n: Int) { PatientList(_count: $n) { id } }'
   const typo = { query, variabels: { n: 1 } }
@@ -238,7 +238,7 @@ t.test('what a request has beside its query is ignored, unless handling is stric
   t.equal((await admin.post('$graphql', { query, variables: { n: 1 } }, strict)).status, 200)
 })
 
-t.test('a mutation is no GET, and a PUT is nothing', async (t) => {
+t.test('rejects a mutation by GET and any PUT', async (t) => {
   const query = encodeURIComponent('mutation { PatientCreate(res: {}) { id } }')
   for (const accept of Object.values(FORMS)) {
     const answer = await admin.get(`$graphql?query=${query}`, { Accept: accept })
@@ -250,7 +250,7 @@ t.test('a mutation is no GET, and a PUT is nothing', async (t) => {
   t.same(found.body, { data: { PatientList: [] } })
 })
 
-t.test('no token, no usable media type and no JSON are refused with an outcome', async (t) => {
+t.test('returns an outcome for a missing token, wrong media type or invalid JSON', async (t) => {
   const query = { query: '{ __typename }' }
   for (const accept of Object.values(FORMS)) {
     const refused = await anonymous.post('$graphql', query, { Accept: accept })
@@ -264,7 +264,7 @@ t.test('no token, no usable media type and no JSON are refused with an outcome',
   t.match(large, { status: 413, body: { resourceType: 'OperationOutcome' } })
 })
 
-t.test('introspection is by a feature of the Project', async (t) => {
+t.test('requires a Project feature for introspection', async (t) => {
   const schema = '{ __schema { queryType { name } mutationType { name } } }'
   const type = '{ __type(name: "HumanName") { fields { name type { name kind } } } }'
   const asked = await ask(admin, schema)
@@ -296,12 +296,12 @@ t.test('introspection is by a feature of the Project', async (t) => {
   t.equal((await ask(other.client, '{ __typename }')).status, 200)
 })
 
-t.test('types of the super admin are known to nobody else', async (t) => {
+t.test('hides super-admin types from others', async (t) => {
   t.equal((await ask(admin, '{ LoginList { id } }')).status, 400)
   t.equal((await ask(superAdmin, '{ LoginList(_count: 1) { resourceType } }')).status, 200)
 })
 
-t.test('an entry of a batch may be a query', async (t) => {
+t.test('runs a query in a batch entry', async (t) => {
   const { body } = await admin.post<{ entry: { response: object; resource: Resource }[] }>('', {
     resourceType: 'Bundle',
     type: 'batch',

@@ -1,4 +1,4 @@
-/** Introspection of GraphQL, here by a service that shows types to admins alone. */
+/** GraphQL introspection, in a service that limits it to admins. */
 import { buildClientSchema, execute, getIntrospectionQuery, parse, validateSchema } from 'graphql'
 import t from 'tap'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
@@ -8,7 +8,7 @@ import type { Raw } from '../fixtures/oracle/values.ts'
 
 const { admin, createMember } = await openBotica(t, { env: { INTROSPECTION_ENABLED: 'false' } })
 
-t.test('a service may keep its types from all but admins', async (t) => {
+t.test('limits introspection to admins', async (t) => {
   const { client } = await createMember()
   for (const query of [
     '{ __schema { queryType { name } } }',
@@ -20,7 +20,7 @@ t.test('a service may keep its types from all but admins', async (t) => {
   t.equal((await ask(client, '{ __typename }')).status, 200)
 })
 
-t.test('the whole schema is told in many turns of the event loop', async (t) => {
+t.test('returns the whole schema over many turns of the event loop', async (t) => {
   const { turns, result } = await countEventLoopTurns(() => ask(admin, getIntrospectionQuery()))
   t.equal(result.status, 200)
   t.ok(turns > 20)
@@ -49,7 +49,7 @@ const QUERIES: readonly (readonly [query: string, variables?: Record<string, unk
 
 for (const [query, variables] of QUERIES) {
   const name = query.replace(/\s+/g, ' ').slice(0, 60)
-  t.test(`what is told of the types is what graphql-js would tell: ${name}`, async (t) => {
+  t.test(`matches the introspection of graphql-js: ${name}`, async (t) => {
     const schema = schemaFor({ isSuperAdmin: false, instance: undefined })
     const result = await execute({
       schema,
@@ -61,14 +61,14 @@ for (const [query, variables] of QUERIES) {
   })
 }
 
-t.test('a variable of another kind is refused', async (t) => {
+t.test('rejects a variable of the wrong kind', async (t) => {
   const query = 'query ($name: String!) { __type(name: $name) { name } }'
   const { status, body } = await ask(admin, query, { name: 1 })
   t.equal(status, 200)
   t.match(body.errors, [{ message: /\$name/ }])
 })
 
-t.test('more than an answer may hold is not told', async (t) => {
+t.test('rejects introspection above the response limit', async (t) => {
   const part = `fragment part on __Schema { types { fields { description args { name description
     type { kind name ofType { kind name ofType { kind name } } } defaultValue } } } }`
   const aliases = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) => `${name}: __schema { ...part }`)
@@ -78,7 +78,7 @@ t.test('more than an answer may hold is not told', async (t) => {
   })
 })
 
-/** Queries, and the data in its order; `id` is that of the one patient. */
+/** Queries and their data; `id` is the patient's. */
 const beside: readonly (readonly [query: string, data: (id: string) => object])[] = [
   [
     '{ __typename __schema { queryType { name } } PatientList { id } }',
@@ -120,7 +120,7 @@ const beside: readonly (readonly [query: string, data: (id: string) => object])[
   ],
 ]
 
-t.test('types may be asked for beside other things', async (t) => {
+t.test('combines introspection with other fields', async (t) => {
   const { id } = await admin.create({ resourceType: 'Patient' })
   for (const [query, data] of beside) {
     const { status, text } = await ask(admin, query)
@@ -147,7 +147,7 @@ t.test('types may be asked for beside other things', async (t) => {
   t.equal((await client.post('$graphql', chosen)).status, 200)
 })
 
-t.test('whoever reads gzip is given the types packed, others as they are', async (t) => {
+t.test('compresses the types for clients that accept gzip', async (t) => {
   const query = { query: '{ __type(name: "Patient") { fields { name description } } }' }
   const packed = await admin.post<Result>('$graphql', query, { 'Accept-Encoding': 'gzip' })
   t.equal(packed.headers.get('content-encoding'), 'gzip')
@@ -161,7 +161,7 @@ t.test('whoever reads gzip is given the types packed, others as they are', async
   t.same(resource, JSON.parse(plain.text))
 })
 
-t.test('types and fields are described as the standard describes them', async (t) => {
+t.test('describes types and fields with the texts of the standard', async (t) => {
   const { body } = await ask(
     admin,
     `{ patient: __type(name: "Patient") { description fields { name description } }
@@ -180,7 +180,7 @@ t.test('types and fields are described as the standard describes them', async (t
   t.equal(said(patient.fields, 'EncounterList'), null)
 })
 
-t.test('the schema is told with all that generators of code ask for', async (t) => {
+t.test('returns a schema that code generators accept', async (t) => {
   const { status, body } = await ask(
     admin,
     getIntrospectionQuery({

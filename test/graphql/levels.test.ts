@@ -47,7 +47,7 @@ function posted(fullUrl: string | undefined, resource: Resource): object {
   return { fullUrl, resource, request: { method: 'POST', url: resource.resourceType } }
 }
 
-t.test('four levels are four statements, for one parent and for a hundred', async (t) => {
+t.test('reads four levels with four statements, for one parent or a hundred', async (t) => {
   await aFamily(1)
   await ask(admin, LEVELS)
   const one = await statementsAsked(services, admin, () => ask(admin, LEVELS))
@@ -70,14 +70,14 @@ t.test('four levels are four statements, for one parent and for a hundred', asyn
   t.equal(many, 4)
 })
 
-t.test('reads by id and references of one level are one statement', async (t) => {
+t.test('reads ids and references of one level with one statement', async (t) => {
   const [first, second] = await idsOf('Patient?_count=2')
   const query = `{ a: Patient(id: "${first}") { id } b: Patient(id: "${second}") { id }
     c: Patient(id: "${first}") { id } }`
   t.equal(await statementsAsked(services, admin, () => ask(admin, query)), 1)
 })
 
-t.test('a count alone fetches no rows, and no count is made unasked', async (t) => {
+t.test('fetches no rows for a count and counts only on request', async (t) => {
   const asked = (fields: string) =>
     statementsAsked(services, admin, () => ask(admin, `{ PatientConnection { ${fields} } }`))
   t.equal(await asked('count'), 1)
@@ -86,7 +86,7 @@ t.test('a count alone fetches no rows, and no count is made unasked', async (t) 
   t.equal(await asked('pageSize'), 0)
 })
 
-t.test('a page of many resources gives others their turns', async (t) => {
+t.test('yields to other requests during a large page', async (t) => {
   const { turns, result } = await countEventLoopTurns(() =>
     ask(admin, '{ ObservationList(_count: 1000) { id code { text } } }'),
   )
@@ -100,7 +100,7 @@ t.test('a page of many resources gives others their turns', async (t) => {
   t.ok(paced.turns >= 5)
 })
 
-t.test('those that wait for a turn do not all go on in the same one', async (t) => {
+t.test('spreads waiting requests over several turns', async (t) => {
   const working = new TimeSlicer()
   const { turns } = await countEventLoopTurns(() =>
     Promise.all(
@@ -113,7 +113,7 @@ t.test('those that wait for a turn do not all go on in the same one', async (t) 
   t.ok(turns >= 10)
 })
 
-t.test('what is found through Synthea’s records is what REST finds', async (t) => {
+t.test('finds the same Synthea records as REST', async (t) => {
   const [text = ''] = await syntheaTexts()
   const bundle: Bundle = JSON.parse(text)
   const { body: made } = await admin.post<{ entry: { response: { location: string } }[] }>(

@@ -18,7 +18,7 @@ t.before(async () => {
   t.equal(status, 200)
 })
 
-t.test('searches above the limit fail alone', async (t) => {
+t.test('fails only the searches above the limit', async (t) => {
   const lists = Array.from(
     { length: 60 },
     (_, i) => `a${i}: ConditionList(_reference: subject, _count: ${i + 1}) { id }`,
@@ -28,7 +28,7 @@ t.test('searches above the limit fail alone', async (t) => {
   t.equal(patients.length, 90)
   t.ok(patients.every(({ id }) => typeof id === 'string'))
   const made = patients.flatMap((patient) => Object.values(patient).filter(Array.isArray))
-  // The list of patients is a search, too.
+  // The list of patients counts as a search.
   t.equal(made.length, 4999)
   t.equal(body.errors?.length, 401)
   t.match(body.errors?.[0], {
@@ -37,7 +37,7 @@ t.test('searches above the limit fail alone', async (t) => {
   })
 })
 
-t.test('resources above the limit fail alone', async (t) => {
+t.test('fails only the resources above the limit', async (t) => {
   const pages = Array.from(
     { length: 21 },
     (_, i) => `a${i}: PatientList(_count: 1000, _offset: ${i}) { id }`,
@@ -51,13 +51,13 @@ t.test('resources above the limit fail alone', async (t) => {
   ])
 })
 
-t.test('a large page is handed out in many turns of the event loop', async (t) => {
+t.test('writes a large page over many turns of the event loop', async (t) => {
   const { turns, result } = await countEventLoopTurns(() =>
     ask(admin, '{ PatientList(_count: 1000) { id name { family } } }'),
   )
   const { body } = result
   t.equal(body.data.PatientList.length, PATIENTS)
-  // Forty resources a turn at most.
+  // At most forty resources per turn.
   t.ok(turns >= PATIENTS / 40)
 })
 
@@ -71,7 +71,7 @@ const paths: readonly (readonly [expression: string, code: string])[] = [
   [`family.matches('${'a'.repeat(20_000)}')`, 'too-costly'],
 ]
 for (const [expression, code] of paths) {
-  t.test(`the filter ${expression.slice(0, 40)} fails alone`, async (t) => {
+  t.test(`fails only the filter ${expression.slice(0, 40)}`, async (t) => {
     const { status, body } = await ask(
       admin,
       'query ($path: String) { PatientList(_count: 1) { id name(fhirpath: $path) { family } } }',
@@ -94,7 +94,7 @@ const faults: readonly (readonly [query: string, message: string])[] = [
   ['{ PatientList(_count: 1) { name(_count: -1) { family } } }', 'Invalid _count: -1'],
 ]
 for (const [query, message] of faults) {
-  t.test(`${query.slice(0, 80)} has an error of its field`, async (t) => {
+  t.test(`returns a field error for ${query.slice(0, 80)}`, async (t) => {
     const { status, body } = await ask(admin, query)
     t.equal(status, 200)
     t.equal(body.errors?.length, 1)
@@ -103,7 +103,7 @@ for (const [query, message] of faults) {
   })
 }
 
-t.test('a policy says which fields may be asked for, and nothing of others', async (t) => {
+t.test('limits fields to the policy and reveals no others', async (t) => {
   const { body: policy } = await admin.post('AccessPolicy', {
     resourceType: 'AccessPolicy',
     resource: [{ resourceType: 'Patient', readonly: true }, { resourceType: 'Observation' }],
@@ -146,7 +146,7 @@ t.test('a policy says which fields may be asked for, and nothing of others', asy
   ])
 })
 
-t.test('another Project is not in sight, nor are fields that hold secrets', async (t) => {
+t.test('hides other Projects and secret fields', async (t) => {
   const other = await createTenant()
   const { id } = await other.admin.create({ resourceType: 'Patient' })
   const { body } = await ask(admin, `{ Patient(id: "${id}") { id } }`)
@@ -160,7 +160,7 @@ t.test('another Project is not in sight, nor are fields that hold secrets', asyn
   t.ok(secrets.every((secret: unknown) => secret === null))
 })
 
-t.test('a decimal keeps its digits, in and out', async (t) => {
+t.test('keeps the digits of decimals in input and output', async (t) => {
   const { text } = await ask(
     admin,
     `mutation { ObservationCreate(res: { status: "final", code: { text: "x" },
@@ -169,7 +169,7 @@ t.test('a decimal keeps its digits, in and out', async (t) => {
   t.match(text, '"value":1.00')
 })
 
-t.test('a second mutation that fails leaves the first', async (t) => {
+t.test('keeps the first mutation when the second fails', async (t) => {
   const { body } = await ask(
     admin,
     `mutation { first: BasicCreate(res: { code: { text: "kept" } }) { id }
@@ -180,7 +180,7 @@ t.test('a second mutation that fails leaves the first', async (t) => {
   t.equal((await admin.get(`Basic/${body.data.first.id}`)).status, 200)
 })
 
-t.test('the SDK of Medplum gets data, partial data and failures as it knows them', async (t) => {
+t.test('returns data, partial data and errors as Medplum’s SDK expects', async (t) => {
   const sdk = await openSdk(botica)
   t.match(await sdk.graphql('{ PatientList(_count: 1) { id } }'), {
     data: { PatientList: [{ id: String }] },
@@ -192,7 +192,7 @@ t.test('the SDK of Medplum gets data, partial data and failures as it knows them
   await t.rejects(sdk.graphql('{ Patient('), { message: 'GraphQL syntax error.' })
 })
 
-t.test('a Project has limits of its own where the super admin sets them', async (t) => {
+t.test('applies the limits that a super admin sets on a Project', async (t) => {
   const { project } = await createTenant()
   const { body: stored } = await superAdmin.get(`Project/${project.id}`)
   const systemSetting = [
@@ -220,7 +220,7 @@ t.test('a Project has limits of its own where the super admin sets them', async 
   t.match(body.errors, [{ message: 'Maximum number of searches exceeded', path: ['a3'] }])
 })
 
-t.test('elements of lists inside of resources above the limit fail alone', async (t) => {
+t.test('fails only the list elements above the limit', async (t) => {
   const { id } = await admin.create({
     resourceType: 'Patient',
     photo: Array.from({ length: 10_000 }, (_, i) => ({ title: `photo ${i}` })),

@@ -26,7 +26,7 @@ const cases = [...text('manifest.xml').matchAll(/<test ([^>]*)\/>/g)].map(([, at
   }
 })
 
-/** Where a published answer is an example: of its numbers, its cursors and its scores none is anybody’s. */
+/** Replaces example numbers, cursors and scores in the published answers. */
 const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'search-full': ['count', 'pagesize', 'next', 'mode', 'score'],
 }
@@ -48,7 +48,7 @@ const stored = await services.principals.project(project.id)
 if (stored === undefined) throw new Error('The Project is gone')
 const principal = { ...systemPrincipal(stored), isSuperAdmin: false }
 
-/** Inputs that are not published in JSON: what the cases name of them. */
+/** Inputs not published in JSON, with the elements that the cases use. */
 const APGAR: readonly Resource[] = [
   {
     resourceType: 'Patient',
@@ -87,7 +87,7 @@ t.before(async () => {
     input('Patient-example'),
     input('Observation-example'),
     input('MedicationDispense-meddisp008'),
-    // The search for active Patients is to find two others.
+    // The search for active Patients must find the two others.
     { ...input('Patient-glossy'), active: false },
     { resourceType: 'Patient', id: 'xds', active: true },
     { resourceType: 'Condition', id: 'example', subject: { reference: 'Patient/example' } },
@@ -100,7 +100,7 @@ t.before(async () => {
 })
 
 for (const { name, source, output, context, operation } of cases) {
-  t.test(`published case: ${name}`, async (t) => {
+  t.test(`passes the published case ${name}`, async (t) => {
     const query = LEGAL.reduce((all, [odd, legal]) => all.replace(odd, legal), text(source))
     const path = context === '' ? '$graphql' : context
     const named = operation === '' ? {} : { operationName: operation, variables: { var: true } }
@@ -117,11 +117,11 @@ for (const { name, source, output, context, operation } of cases) {
   })
 }
 
-t.test('every published case is run', async (t) => {
+t.test('runs every published case', async (t) => {
   t.equal(cases.length, 29)
 })
 
-/** The parts of a published list as one object, where the answer has an object. */
+/** Merges the parts of a published list into one object if the answer has an object. */
 function merged(published: unknown, answer: unknown): unknown {
   if (Array.isArray(published)) {
     if (!isObject(answer) || Array.isArray(answer)) return published
@@ -149,7 +149,7 @@ function present(value: unknown, examples: readonly string[] = []): unknown {
   return Object.fromEntries(members)
 }
 
-/** Searches have no order of their own in these cases. */
+/** Searches are unordered in these cases. */
 function sorted(value: unknown): unknown {
   if (!isObject(value)) return value
   const { PatientList, PatientConnection } = value

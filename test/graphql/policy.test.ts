@@ -1,4 +1,4 @@
-/** Whatever a policy hides stays hidden on every way of GraphQL. */
+/** Hidden elements and resources stay hidden on every path of GraphQL. */
 import t from 'tap'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { ask } from '../fixtures/graphql.ts'
@@ -22,7 +22,7 @@ const encounter = await admin.create({
   subject: { reference: `Patient/${own.id}` },
 })
 
-t.test('a hidden element is null, and not to be asked for in any other way', async (t) => {
+t.test('returns null for a hidden element and rejects its other uses', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', hiddenFields: ['birthDate', 'name'] },
@@ -52,7 +52,7 @@ t.test('a hidden element is null, and not to be asked for in any other way', asy
   ])
 })
 
-t.test('a member of one patient sees its Observations only, wherever they hang', async (t) => {
+t.test('shows a patient’s member only the Observations of the patient on every path', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient' },
@@ -80,7 +80,7 @@ t.test('a member of one patient sees its Observations only, wherever they hang',
   t.equal(await statementsAsked(services, client, () => ask(client, nested)), 2)
 })
 
-t.test('a hidden reference is neither followed nor found by', async (t) => {
+t.test('neither follows nor searches by a hidden reference', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient' },
@@ -97,42 +97,39 @@ t.test('a hidden reference is neither followed nor found by', async (t) => {
   t.match(body.errors, [{ path: ['Patient', 'EncounterList'], extensions: { status: 403 } }])
 })
 
-t.test(
-  'a mutation keeps what may not be written, and is refused where rows are out of sight',
-  async (t) => {
-    const { client } = await memberUnder(botica, {
-      entries: [
-        {
-          resourceType: 'Patient',
-          criteria: `Patient?_id=${own.id}`,
-          readonlyFields: ['birthDate'],
-        },
-      ],
-    })
-    const patched = await ask(
-      client,
-      `mutation ($own: ID!, $other: ID!, $patch: [PatchOperationInput!]!) {
+t.test('keeps read-only elements in mutations and rejects changes of hidden rows', async (t) => {
+  const { client } = await memberUnder(botica, {
+    entries: [
+      {
+        resourceType: 'Patient',
+        criteria: `Patient?_id=${own.id}`,
+        readonlyFields: ['birthDate'],
+      },
+    ],
+  })
+  const patched = await ask(
+    client,
+    `mutation ($own: ID!, $other: ID!, $patch: [PatchOperationInput!]!) {
       own: PatientPatch(id: $own, patch: $patch) { birthDate gender }
       other: PatientPatch(id: $other, patch: $patch) { id }
       gone: PatientDelete(id: $other) { id } }`,
-      {
-        own: own.id,
-        other: other.id,
-        patch: [
-          { op: 'replace', path: '/birthDate', value: '2001-01-01' },
-          { op: 'replace', path: '/gender', value: 'other' },
-        ],
-      },
-    )
-    t.same(patched.body.data, {
-      own: { birthDate: '1950-01-01', gender: 'other' },
-      other: null,
-      gone: null,
-    })
-    t.same(
-      patched.body.errors?.map(({ path }) => path?.[0]),
-      ['other', 'gone'],
-    )
-    t.equal((await admin.get(`Patient/${other.id}`)).status, 200)
-  },
-)
+    {
+      own: own.id,
+      other: other.id,
+      patch: [
+        { op: 'replace', path: '/birthDate', value: '2001-01-01' },
+        { op: 'replace', path: '/gender', value: 'other' },
+      ],
+    },
+  )
+  t.same(patched.body.data, {
+    own: { birthDate: '1950-01-01', gender: 'other' },
+    other: null,
+    gone: null,
+  })
+  t.same(
+    patched.body.errors?.map(({ path }) => path?.[0]),
+    ['other', 'gone'],
+  )
+  t.equal((await admin.get(`Patient/${other.id}`)).status, 200)
+})

@@ -54,7 +54,7 @@ t.before(async () => {
   )
 })
 
-/** The answers of REST, each read once. */
+/** Cached REST responses. */
 const answers = new Map<string, Promise<unknown>>()
 
 function rest(path: string): Promise<unknown> {
@@ -86,7 +86,7 @@ async function read(reference: unknown, isOptional: boolean): Promise<unknown> {
   throw new GraphQLError('Not found')
 }
 
-/** The resource that a part belongs to. */
+/** Returns the resource that contains a part. */
 const owners = new WeakMap<object, Resource>()
 
 function own(owner: Resource | undefined, value: unknown): unknown {
@@ -128,7 +128,7 @@ const resolve: GraphQLFieldResolver<unknown, unknown> = async (source, given, _c
       const reference = String(value('reference'))
       const parts: readonly unknown[] = Array.isArray(owner?.contained) ? owner.contained : []
       const part = parts.filter(isResource).find((one) => `#${one.id}` === reference)
-      // Without an address there is no type to compare: that is an error, like an address of nothing.
+      // A Reference without a reference has no type to compare: an error, like a broken one.
       const type = part?.resourceType ?? /^([A-Z]\w+)\//.exec(reference)?.[1]
       if (given.type !== undefined && type !== undefined && type !== given.type) return null
       return part === undefined
@@ -155,12 +155,12 @@ const resolve: GraphQLFieldResolver<unknown, unknown> = async (source, given, _c
 
 const TYPES = ['Patient', 'Encounter', 'Observation', 'Condition', 'Procedure', 'Claim']
 
-/** A document with the names of its variables in it. */
+/** Generates a document with variables. */
 class Drawing {
   readonly fragments: string[] = []
   #aliases = 0
 
-  /** Within the limits of aliases and cost. */
+  /** True when the document is within the limits of aliases and cost. */
   document(): string {
     const roots = Array.from({ length: 1 + random(2) }, () => {
       const type = TYPES[random(TYPES.length)] ?? 'Patient'
@@ -211,7 +211,7 @@ class Drawing {
     return `${random(2) === 0 ? 'skip' : 'include'}(if: ${random(2) === 0 ? '$yes' : '$no'})`
   }
 
-  /** Each has a name of its own, so that nothing has to be merged. */
+  /** Unique aliases avoid merged fields. */
   #field(field: GraphQLField<unknown, unknown>, left: number): string {
     const from = fieldSource(field)
     const given: string[] = []
@@ -246,7 +246,7 @@ class Drawing {
   }
 }
 
-t.test(`${DOCUMENTS} documents are answered as graphql-js answers them`, async (t) => {
+t.test(`answers ${DOCUMENTS} documents as graphql-js does`, async (t) => {
   const variables = { yes: true, no: false, use: 'home' }
   for (let i = 0; i < DOCUMENTS; i++) {
     const query = new Drawing().document()
@@ -268,7 +268,7 @@ t.test(`${DOCUMENTS} documents are answered as graphql-js answers them`, async (
   }
 })
 
-/** Errors come in the order in which fields end, which nothing says. */
+/** Sorts errors, whose order is unspecified. */
 function same(errors: readonly object[] = []): string {
   const plain: readonly GraphQLError[] = JSON.parse(JSON.stringify(errors))
   return plain

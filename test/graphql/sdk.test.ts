@@ -1,4 +1,4 @@
-/** GraphQL as clients written with the SDK use it: queries, and the definitions they ask for by it. */
+/** GraphQL by Medplum's SDK: queries and definitions. */
 import { readFileSync } from 'node:fs'
 import {
   getDataType,
@@ -24,7 +24,7 @@ const published: readonly Raw[] = readFileSync(
   .split('\n')
   .map((line) => JSON.parse(line))
 
-/** The part of a definition that the SDK acts by. */
+/** Returns the elements of a definition that the SDK uses. */
 function shapeOf({ elements, innerTypes }: InternalTypeSchema): unknown {
   const shapes = Object.entries(elements).map(([name, { min, max, isArray, type }]) => [
     name,
@@ -37,7 +37,7 @@ function shapeOf({ elements, innerTypes }: InternalTypeSchema): unknown {
 }
 
 for (const type of ['Patient', 'Observation', 'Questionnaire', 'Bot', 'ProjectMembership']) {
-  t.test(`the SDK is given the definition and the search parameters of ${type}`, async (t) => {
+  t.test(`returns the definition and search parameters of ${type} to the SDK`, async (t) => {
     await sdk.requestSchema(type as 'Patient')
     t.ok(isDataTypeLoaded(type))
     const expected = parseStructureDefinition(published.find(({ name }) => name === type))
@@ -48,7 +48,7 @@ for (const type of ['Patient', 'Observation', 'Questionnaire', 'Bot', 'ProjectMe
 
 const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
 
-t.test('a definition is found by its url as REST finds it', async (t) => {
+t.test('finds a definition by url as REST does', async (t) => {
   for (const name of ['Patient', 'bmi', 'patient-birthTime', 'none']) {
     const { entry = [] } = await sdk.search('StructureDefinition', { url: PROFILE + name })
     const { data } = await sdk.graphql(
@@ -65,7 +65,7 @@ t.test('a definition is found by its url as REST finds it', async (t) => {
   }
 })
 
-t.test('profiles of the standard are loaded for the SDK', async (t) => {
+t.test('loads profiles of the standard for the SDK', async (t) => {
   for (const options of [undefined, { expandProfile: true }]) {
     await sdk.requestProfileSchema(`${PROFILE}bmi`, options)
     t.ok(isProfileLoaded(`${PROFILE}bmi`))

@@ -1,4 +1,4 @@
-/** Fields of stored resources are copied from their text where that is plain, and written as values where it is not. */
+/** Fields are copied from the stored text when possible, and serialized otherwise. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { ask } from '../fixtures/graphql.ts'
@@ -27,10 +27,10 @@ const FIELDS = `__typename id resourceType active birthDate _birthDate { extensi
   extension { url valueDecimal valueQuantity { value unit } }
   contact { __typename relationship { text coding { code } } name { family given } } photo { url }`
 
-/** An expression may look at any element, so that all of the resource is read. */
+/** An expression may use any element, which forces a parse of the whole resource. */
 const WHOLE = 'whole: name(fhirpath: "true") { use }'
 
-t.test('an awkward resource is the same from its text and as a value', async (t) => {
+t.test('returns equal fields from text and from values', async (t) => {
   const list = (more: string) =>
     ask(admin, `{ PatientList(_id: "${patient.id}") { ${FIELDS} ${more} } }`)
   const [plain, whole] = [await list(''), await list(WHOLE)]
@@ -46,7 +46,7 @@ t.test('an awkward resource is the same from its text and as a value', async (t)
   t.same(shown, valued)
 })
 
-t.test('so is what refers to another resource', async (t) => {
+t.test('returns equal references from text and from values', async (t) => {
   const observation = await admin.create({
     resourceType: 'Observation',
     status: 'final',

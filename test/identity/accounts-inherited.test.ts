@@ -1,4 +1,4 @@
-/** New resources get the accounts of the patients they are about (access-control: compartments). */
+/** New resources inherit the accounts of their patients (access-control: compartments). */
 import t from 'tap'
 import type { Reference, Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
@@ -32,7 +32,7 @@ const inAccount = (account: string): Entry => ({
   criteria: `Observation?_compartment=Organization/${account}`,
 })
 
-t.test('an observation has the accounts of its patient, and is found by them', async (t) => {
+t.test('gives an observation the accounts of its patient and finds it by them', async (t) => {
   const made = await client.post('Observation', about(both), EXTENDED)
   t.match(made.body.meta, { account: named('a')[0], accounts: named('a', 'b') })
   t.match(made.body.meta?.compartment, [
@@ -44,7 +44,7 @@ t.test('an observation has the accounts of its patient, and is found by them', a
   t.equal((found.body.entry as unknown[]).length, 1)
 })
 
-t.test('all ways of writing inherit, each patient counts once', async (t) => {
+t.test('inherits accounts on every write path, once per patient', async (t) => {
   const encounter = { status: 'planned', class: { code: 'AMB' } }
   const appointment = {
     resourceType: 'Appointment',
@@ -79,7 +79,7 @@ t.test('all ways of writing inherit, each patient counts once', async (t) => {
   t.same(await accountsOf(graph.body.data.EncounterCreate.id, 'Encounter'), named('a'))
 })
 
-t.test('a patient of the same transaction gives its accounts, whatever the order', async (t) => {
+t.test('inherits accounts of a patient in the same transaction, in any order', async (t) => {
   const fullUrl = 'urn:uuid:2f7ef7f6-34f5-4d70-a7b8-2b8d0c3a9e11'
   const post = (resource: Resource) => ({
     request: { method: 'POST', url: resource.resourceType },
@@ -99,7 +99,7 @@ t.test('a patient of the same transaction gives its accounts, whatever the order
   }
 })
 
-t.test('what an administrator names counts, an update keeps what there is', async (t) => {
+t.test('prefers accounts named by an administrator and keeps them on update', async (t) => {
   const naming = { ...about(a), meta: { accounts: named('own') } }
   const { body: own } = await admin.post('Observation', naming, EXTENDED)
   t.same(await accountsOf(own.id), named('own'))
@@ -120,7 +120,7 @@ t.test('what an administrator names counts, an update keeps what there is', asyn
   t.same(await accountsOf(made.id), named('a', 'b'), 'what comes back is new')
 })
 
-t.test('of very many patients each is asked', async (t) => {
+t.test('inherits accounts of very many patients', async (t) => {
   const others = Array.from({ length: 150 }, (_, i) => ({ entity: { reference: `Patient/p${i}` } }))
   const member = [...others, { entity: { reference: `Patient/${both.id}` } }]
   const group = { resourceType: 'Group', type: 'person', actual: true, member }
@@ -129,7 +129,7 @@ t.test('of very many patients each is asked', async (t) => {
   t.same(await accountsOf(body.id, 'Group'), named('a', 'b'))
 })
 
-t.test('a policy by accounts is judged on what is inherited', async (t) => {
+t.test('evaluates policies on inherited accounts', async (t) => {
   const member = await memberUnder(botica, { entries: [inAccount('b')] })
   t.equal((await member.client.post('Observation', about(a))).status, 403)
   const fresh = await holder('b')
@@ -141,7 +141,7 @@ t.test('a policy by accounts is judged on what is inherited', async (t) => {
   t.match(given.body.meta, { account: named('b')[0], accounts: named('b', 'a') })
 })
 
-t.test('a create asks for accounts only where there are some', async (t) => {
+t.test('reads accounts only in Projects that have some', async (t) => {
   const statements = (patient: { id: string }) =>
     statementsAsked(services, client, () => client.post('Observation', about(patient)))
   const plain = await patient()

@@ -44,7 +44,7 @@ const failure = (text: string) => ({ status: 400, body: { issue: [{ details: { t
 const names = { firstName: 'Grace', lastName: 'Hopper' }
 const anAddress = () => `g${randomUUID()}@example.org`
 
-t.test('somebody registers, makes a project and is its administrator', async (t) => {
+t.test('registers a user, who creates a project and becomes its administrator', async (t) => {
   const email = anAddress()
   const user = await post('newuser', { ...names, email, password: NEW_PASSWORD, ...asked })
   t.equal(user.status, 200, user.text)
@@ -70,7 +70,7 @@ t.test('somebody registers, makes a project and is its administrator', async (t)
   t.same([taken.status, Object.keys(taken.body)], [200, ['login']], 'as if it were new')
 })
 
-t.test('one registration of an address wins', async (t) => {
+t.test('accepts one of several registrations of an address', async (t) => {
   const body = { ...names, email: anAddress(), password: NEW_PASSWORD }
   const answers = await Promise.all([post('newuser', body), post('newuser', body)])
   t.same(
@@ -156,7 +156,7 @@ t.test('changing a password ends the other logins', async (t) => {
   t.equal((await anonymous.post('/auth/changepassword', {})).status, 401)
 })
 
-t.test('a reset is mailed to those we know, and nobody learns who they are', async (t) => {
+t.test('mails resets to known users without revealing who is known', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   const unknown = await post('resetpassword', { email: anAddress() })
@@ -183,7 +183,7 @@ t.test('a reset is mailed to those we know, and nobody learns who they are', asy
   t.match(await set({ id: randomUUID() }), { status: 404 })
 })
 
-t.test('a link is of one kind, for some time, and does not stand guessing', async (t) => {
+t.test('limits a link to one purpose and lifetime, and resists guessing', async (t) => {
   const { user } = await aPerson(services, project)
   const make = (type: 'reset' | 'verify-email') =>
     createSecurityRequest(services.repository, system, { type, user })
@@ -213,7 +213,7 @@ t.test('a link is of one kind, for some time, and does not stand guessing', asyn
   t.match(await post('setpassword', { ...old, password: NEW_PASSWORD }), failure('Expired'))
 })
 
-t.test('a second factor is enrolled, asked for and given up', async (t) => {
+t.test('enrols, requires and removes a second factor', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   const status = await client.get<Result & { enrolled: boolean }>('/auth/mfa/status')
@@ -255,14 +255,14 @@ t.test('a second factor is enrolled, asked for and given up', async (t) => {
     await post('mfa/verify', { login: guessed.login, token: second }),
     failure('Login revoked'),
   )
-  // The third step of three is an old one, which may end on its way.
+  // The oldest of three steps may expire meanwhile.
   await until(async () => {
     return (await post('mfa/disable', { token: freshToken() }, client)).status === 200
   }, 60_000)
   t.match((await logIn(person.email)).body, { code: String })
 })
 
-t.test('who must have a second factor enrols while signing in', async (t) => {
+t.test('enrols a required second factor during sign-in', async (t) => {
   const person = await aPerson(services, project, { mfaRequired: true })
   const { body } = await logIn(person.email)
   t.match(body, { mfaEnrollRequired: true, enrollUri: /^otpauth:\/\/totp\/Botica:/ })
@@ -274,7 +274,7 @@ t.test('who must have a second factor enrols while signing in', async (t) => {
   t.match(await post('mfa/disable', { token }, client), failure('A second factor is required'))
 })
 
-t.test('people end their own logins and nobody else’s', async (t) => {
+t.test('lets users end only their own logins', async (t) => {
   const [person, stranger] = [await aPerson(services, project), await aPerson(services, project)]
   const [client, other] = [await signIn(person), await signIn(stranger)]
   const { body } = await client.get<{ security: { sessions: { id: string }[] } }>('/auth/me')

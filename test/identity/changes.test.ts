@@ -1,4 +1,4 @@
-/** Changes that caches must not outlive are in force at once where they are made, and soon elsewhere. */
+/** Cache invalidation: changes take effect at once in their process and soon in others. */
 import '../fixtures/waits/long-sessions.ts'
 import { rmSync } from 'node:fs'
 import t from 'tap'
@@ -32,7 +32,7 @@ const elsewhere = await botica.startWeb()
 const adminElsewhere = await signIn(elsewhere, adminCredentials.id, adminCredentials.secret)
 const DEADLINE_MS = 60_000
 
-/** A member under a policy, in both processes: each has its session. */
+/** A member under a policy, with a session in both processes. */
 async function memberInBoth(entry: object = { resourceType: 'Patient' }) {
   const policy = await admin.create({ resourceType: 'AccessPolicy', name: 'x', resource: [entry] })
   const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
@@ -54,7 +54,7 @@ async function membershipOf(profile: string): Promise<Resource> {
   return body.entry[0].resource
 }
 
-t.test('a changed policy is in force at once, and soon in other processes', async (t) => {
+t.test('applies a changed policy at once, and soon in other processes', async (t) => {
   const { policy, here, there } = await memberInBoth()
   await admin.put(`AccessPolicy/${policy.id}`, {
     ...policy,
@@ -66,7 +66,7 @@ t.test('a changed policy is in force at once, and soon in other processes', asyn
   t.equal(await statusOf(there, 'Observation'), 200)
 })
 
-t.test('so are a membership and the status of a client', async (t) => {
+t.test('applies a changed membership and client status at once', async (t) => {
   const first = await memberInBoth()
   const membership = await membershipOf(`ClientApplication/${first.id}`)
   const ended = { ...membership, active: false }
@@ -84,7 +84,7 @@ t.test('so are a membership and the status of a client', async (t) => {
   await soon(second.there, 'Patient', 401)
 })
 
-t.test('so are the end of a membership and a new secret', async (t) => {
+t.test('applies a removed membership and a new secret at once', async (t) => {
   const { id, secret, here, there } = await memberInBoth()
   const { body } = await admin.post<Raw>(`ClientApplication/${id}/$rotate-secret`, {
     resourceType: 'Parameters',
@@ -144,7 +144,7 @@ t.test('a deployed bot runs soon everywhere, and as its policy says by then', as
   await eventually(async () => ((await execute(admin, id)).status === 400 ? true : undefined))
 })
 
-t.test('after a gap in which a change was missed everything is read anew', async (t) => {
+t.test('reloads everything after a missed change', async (t) => {
   const { policy, here, there } = await memberInBoth()
   const deaf = await openRepository(services.database, writeFeatures())
   await deaf.patch(

@@ -22,7 +22,7 @@ interface Run {
   readonly output: string
 }
 
-/** In a home and a working folder of its own, so that it knows nobody but who has signed in there. */
+/** Runs the tool with a separate home and working folder, hence without other logins. */
 function medplum(...words: string[]): Promise<Run> {
   const path = [home, dirname(process.execPath), '/usr/bin', '/bin'].join(':')
   const env = { PATH: path, HOME: home, MEDPLUM_BASE_URL: botica.baseUrl }

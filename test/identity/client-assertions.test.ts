@@ -27,7 +27,7 @@ const keys = await Promise.all([
   published(rs384.publicKey, 'rsa'),
 ])
 
-/** The answer of the address of the keys; a test puts its own in place. */
+/** The response of the JWKS URL, which tests replace. */
 let answer: (req: IncomingMessage, res: ServerResponse) => void = (_req, res) => {
   res.end(JSON.stringify({ keys }))
 }
@@ -41,7 +41,6 @@ t.teardown(() => server.close())
 // A TCP server's address is never a string.
 const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 
-/** A client that has keys and no secret. */
 async function aClient(fields: Record<string, unknown>): Promise<string> {
   const { id } = await botica.createMember()
   const found = await superAdmin.get(`ClientApplication/${id}`)
@@ -94,14 +93,14 @@ t.test('a client without secret signs in by ES384 and RS384', async (t) => {
   t.equal((await signIn(toIssuer, { client_id: inline })).status, 200)
 })
 
-t.test('an assertion counts once, before and after a success', async (t) => {
+t.test('accepts an assertion once', async (t) => {
   const once = await assertion(inline)
   const answers = await Promise.all([signIn(once), signIn(once), signIn(once)])
   t.equal(answers.filter(({ status }) => status === 200).length, 1)
   t.match(await signIn(once), { status: 401, body: { error_description: /used before/ } })
 })
 
-t.test('whatever is wrong with an assertion, it proves nothing', async (t) => {
+t.test('rejects invalid assertions', async (t) => {
   const now = Math.floor(Date.now() / 1000)
   const unsigned = (header: object, claims: object) =>
     `${[header, claims].map((part) => Buffer.from(JSON.stringify(part)).toString('base64url')).join('.')}.`
@@ -176,7 +175,7 @@ t.test('keys are fetched once for many assertions', async (t) => {
   t.ok(asked <= 2, 'names that are made up do not make us ask each time')
 })
 
-t.test('an address of keys that misbehaves hurts nobody', async (t) => {
+t.test('survives a misbehaving JWKS URL', async (t) => {
   const cases: [string, typeof answer][] = [
     ['no JSON', (_req, res) => res.end('<html>')],
     ['no keys', (_req, res) => res.end('{}')],

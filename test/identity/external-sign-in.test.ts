@@ -12,7 +12,7 @@ const EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token'
 const redirectUri = 'https://app.example/callback'
 
-/** The owner of each token of the provider; `busy` is a provider that wants us to wait. */
+/** The owner of each token of the provider; `busy` makes the provider rate-limit. */
 const identities = new Map<string, Record<string, string>>()
 const seen: string[] = []
 /** The verifier that came with each code. */
@@ -90,7 +90,7 @@ t.test('a token of the provider is exchanged for ours', async (t) => {
   t.equal(chosen.status, 200)
 })
 
-t.test('what users do for themselves no Project does in their name', async (t) => {
+t.test('rejects self-service calls that a Project makes for a user', async (t) => {
   const person = await aPerson(services, project)
   const user = `User/${person.user.id}`
   identities.set('claimed', { email: person.email, sub: 'c1' })
@@ -150,7 +150,7 @@ t.test('a subject is found by the membership’s externalId in the Project', asy
   t.match(answer.body, { profile: { reference: `Practitioner/${person.profile.id}` } })
 })
 
-t.test('every refusal of an exchange', async (t) => {
+t.test('rejects invalid token exchanges', async (t) => {
   identities.set('nobody', { email: 'nobody@example.org', sub: 'x' })
   identities.set('empty', {})
   const person = await aPerson(services, project)

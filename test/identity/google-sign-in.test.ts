@@ -27,7 +27,7 @@ interface Given {
   readonly key?: CryptoKey
 }
 
-/** An ID token as Google's button makes it. */
+/** Signs an ID token like Google's button. */
 function credential(email: string, given: Given = {}): Promise<string> {
   const { claims, issuer = 'https://accounts.google.com', audience = GOOGLE_CLIENT_ID } = given
   const payload = { email, email_verified: true, given_name: 'Ada', family_name: 'L', ...claims }
@@ -50,7 +50,7 @@ const signIn = (googleCredential: string, fields: object = {}) =>
   })
 const failure = (text: string) => ({ status: 400, body: { issue: [{ details: { text } }] } })
 
-t.test('a person whom Google vouches for is signed in', async (t) => {
+t.test('signs in a person with a Google ID token', async (t) => {
   const { email, user } = await aPerson(services, project)
   const { status, body, text } = await signIn(await credential(email))
   t.equal(status, 200, text)
@@ -61,7 +61,7 @@ t.test('a person whom Google vouches for is signed in', async (t) => {
   t.match(me.body, { user: { id: user.id } })
 })
 
-t.test('every credential that proves nothing is refused', async (t) => {
+t.test('rejects every invalid credential', async (t) => {
   const { email } = await aPerson(services, project)
   const bad: Record<string, string> = {
     'of another key': await credential(email, { key: stranger.privateKey }),

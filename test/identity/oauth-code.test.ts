@@ -29,7 +29,7 @@ const optional = await admin.create({
 const person = await aPerson(services, project)
 const { verifier, asked } = pkce()
 
-/** A code of the person for the client. */
+/** Returns an authorization code of the person for the client. */
 async function aCode(fields: Record<string, unknown> = {}): Promise<string> {
   const { body, text } = await anonymous.post<{ code: string }>('/auth/login', {
     email: person.email,
@@ -70,7 +70,7 @@ async function refused(
 }
 type Tap = Pick<typeof t, 'match'>
 
-t.test('a code is worth tokens once; a second use takes them away', async (t) => {
+t.test('exchanges a code once and revokes its tokens on a second use', async (t) => {
   const code = await aCode({ scope: 'openid offline_access' })
   const { status, body } = await grant(code)
   t.equal(status, 200)
@@ -86,7 +86,7 @@ t.test('a code is worth tokens once; a second use takes them away', async (t) =>
   await refused(t, grant(code), { error: 'invalid_grant', description: 'Token revoked' })
 })
 
-t.test('of ten at a time none keeps its tokens', async (t) => {
+t.test('revokes all tokens of ten concurrent exchanges', async (t) => {
   const code = await aCode()
   const answers = await Promise.all(Array.from({ length: 10 }, () => grant(code)))
   const won = answers.filter(({ status }) => status === 200)
@@ -96,7 +96,7 @@ t.test('of ten at a time none keeps its tokens', async (t) => {
   }
 })
 
-t.test('a code is refused to whoever does not bring what belongs to it', async (t) => {
+t.test('rejects a code without its client, URL and verifier', async (t) => {
   const code = await aCode()
   const cases: [Record<string, string>, string, string, number?][] = [
     [{ code: '' }, 'invalid_request', 'Missing code'],
@@ -148,7 +148,7 @@ t.test('the address of a code is the one it was asked for', async (t) => {
   t.equal((await grant(code, { redirect_uri: redirectUri })).status, 200)
 })
 
-t.test('a code and an unfinished Login die', async (t) => {
+t.test('expires codes and unfinished Logins', async (t) => {
   const { body } = await anonymous.post<{ login: string; code: string }>('/auth/login', {
     email: person.email,
     password: PASSWORD,

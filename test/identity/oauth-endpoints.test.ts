@@ -20,7 +20,7 @@ async function tokensOf(fields: Record<string, unknown> = {}) {
   const login = await anonymous.post<{ code: string }>(
     '/auth/login',
     { email: person.email, password: PASSWORD, clientId: app.id, ...asked, ...fields },
-    // As one of our pages: its browser gets a session.
+    // Acts as a page of the service, whose browser gets a session.
     { Origin: new URL(baseUrl).origin },
   )
   const answer = await askToken(baseUrl, {
@@ -47,7 +47,7 @@ async function authorize(parameters: Record<string, string>, headers: Record<str
   return { ...answer, url: location === null ? undefined : new URL(location) }
 }
 
-t.test('no answer is sent to an address that is not registered', async (t) => {
+t.test('never redirects to an unregistered URL', async (t) => {
   const tricks = [
     'https://app.example/callback',
     'https://app.example/callback?kept=1&more=1',
@@ -159,7 +159,7 @@ t.test('a logout ends the session for browser and app', async (t) => {
   t.equal(elsewhere.headers.get('location'), `${baseUrl}signin`)
 })
 
-t.test('introspection tells a caller of the Project and nobody else', async (t) => {
+t.test('introspects tokens only for callers of the Project', async (t) => {
   const { access_token } = await tokensOf()
   const ask = (token: string, headers: Record<string, string>) =>
     fetch(`${baseUrl}oauth2/introspect`, {
@@ -199,7 +199,7 @@ t.test('a refresh token is revoked by its client alone', async (t) => {
   t.equal((await revoke(refresh_token, randomUUID())).status, 401)
 })
 
-t.test('userinfo tells what the scope covers', async (t) => {
+t.test('limits userinfo to the scope', async (t) => {
   const { access_token } = await tokensOf({ scope: 'openid profile email phone address' })
   const { status, body } = await createClient(baseUrl, access_token).get('/oauth2/userinfo')
   t.equal(status, 200)

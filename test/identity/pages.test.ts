@@ -15,7 +15,7 @@ const botica = await openBotica(t)
 const { services, baseUrl, project, admin } = botica
 const page = await openPage(t)
 
-/** Where the app waits for its code. */
+/** The redirect URL of the app. */
 const app = createServer((_req, res) => res.end('<title>app</title>'))
 await new Promise<void>((resolve) => app.listen(0, '127.0.0.1', resolve))
 t.teardown(() => app.close())
@@ -245,7 +245,7 @@ t.test('a person whose address has a provider signs in there and consents here',
   t.equal((await askToken(baseUrl, form)).status, 200)
 })
 
-t.test('an address that may not have the code gets no page', async (t) => {
+t.test('shows no page for an unregistered redirect URL', async (t) => {
   for (const path of ['oauth', 'oauth2/authorize']) {
     const query = new URLSearchParams({
       client_id: client.id,
@@ -259,7 +259,7 @@ t.test('an address that may not have the code gets no page', async (t) => {
   }
 })
 
-t.test('the pages of mailed links say what they do', async (t) => {
+t.test('describes the action on the pages of mailed links', async (t) => {
   await page.goto(`${baseUrl}resetpassword`)
   await page.type('email', 'nobody@example.org')
   await page.press('button')
@@ -290,7 +290,7 @@ t.test('a person chooses a patient for an app that asks for one', async (t) => {
   await page.press('button')
   await page.shows(`document.querySelector('h1').textContent === 'Choose a patient'`)
   await page.type('name', 'rook')
-  // Enter searches; it does not choose whoever is first.
+  // Enter searches; it does not choose the first patient.
   await page.value(`document.getElementById('name').dispatchEvent(
     new KeyboardEvent('keydown', { key: 'Enter', cancelable: true }))`)
   await page.shows(`document.querySelectorAll('input[type=radio]').length === 1`)

@@ -9,7 +9,7 @@ const botica = await openBotica(t, {
 })
 const { services, superAdmin } = botica
 
-/** A Project that sets these limits for itself. */
+/** Creates a Project with these limits. */
 async function aProject(settings: Record<string, number>) {
   const tenant = await botica.createTenant()
   const systemSetting = Object.entries(settings).map(([name, valueInteger]) => {
@@ -22,7 +22,7 @@ async function aProject(settings: Record<string, number>) {
   return tenant
 }
 
-/** Repeats what a new minute has come in between of. */
+/** Repeats the work if a new minute began meanwhile. */
 async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
   for (;;) {
     const minute = Math.floor(Date.now() / 60_000)
@@ -31,7 +31,7 @@ async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** How many of the requests are refused. */
+/** Counts the rejected requests. */
 async function refusals(client: Client, path: string, count: number): Promise<number> {
   const ask = () => Promise.all(Array.from({ length: count }, () => client.get(path)))
   const answers = await inOneMinute(ask)
@@ -93,7 +93,7 @@ t.test('a Project may allow its callers more, or as much as they like', async (t
   t.equal(await refusals(none.admin, 'Patient?_count=0', 2 * USUAL), 0)
 })
 
-t.test('nobody profits from it without a token of the Project', async (t) => {
+t.test('applies raised limits only to tokens of the Project', async (t) => {
   const { anonymous } = botica
   t.ok((await refusals(anonymous, '/livez', 2 * USUAL)) >= USUAL)
   const stranger = createClient(botica.baseUrl, 'nonsense')

@@ -11,7 +11,7 @@ import { aPerson, PASSWORD } from '../fixtures/people.ts'
 const botica = await openBotica(t)
 const { baseUrl, services, project } = botica
 
-/** The parts of a browser that the SDK uses: it hashes its verifier there, and keeps it in the session. */
+/** Browser APIs of the SDK: it hashes its verifier and keeps it in the session storage. */
 const kept = new Map<string, string>()
 Object.assign(globalThis, {
   location: { protocol: 'https:', host: 'app.example', pathname: '/', search: '' },

@@ -12,11 +12,11 @@ const SERVER_SECRET = 'secret of the server'
 const SITE_SECRET = 'secret of the site'
 const BREACHED = 'known to too many people'
 
-/** Requests to both services, and whether they are out of order. */
+/** The requests to both services; `isDown` makes both fail. */
 const asked: string[] = []
 let isDown = false
 
-/** Takes `token for <secret>`, and knows of one breached password. */
+/** Accepts `token for <secret>` and knows one breached password. */
 const server = createServer(async (req, res) => {
   const body = await textOf(req)
   asked.push(`${req.url} ${body}`)
@@ -60,7 +60,7 @@ function register(service: typeof botica, fields: Record<string, unknown>) {
   return service.anonymous.post('/auth/newuser', { ...names, password: PASSWORD, ...fields })
 }
 
-/** A Project whose site verifies. */
+/** A Project with reCAPTCHA on its site. */
 async function aProject(service: typeof botica): Promise<string> {
   const { admin, project } = await service.createTenant()
   const site = { name: 'Site', domain: ['site.example'], recaptchaSiteKey: 'key of the site' }
@@ -109,7 +109,7 @@ t.test('the site of a Project verifies who registers there', async (t) => {
   t.match(await register(asking, ofServer), failed)
 })
 
-t.test('who cannot be verified is not let in', async (t) => {
+t.test('rejects registrations when verification is unavailable', async (t) => {
   isDown = true
   t.match(await register(asking, { recaptchaToken: `token for ${SERVER_SECRET}` }), failed)
   isDown = false
@@ -136,7 +136,7 @@ t.test('a breached password is refused wherever one is set', async (t) => {
   t.match(await botica.anonymous.post('/auth/setpassword', link), failure(text, 'password'))
 })
 
-t.test('the database is told five digits, and is not needed', async (t) => {
+t.test('sends five digits to the breach database and tolerates its outage', async (t) => {
   asked.length = 0
   t.equal((await register(botica, { password: 'a password of nobody else' })).status, 200)
   const digest = hash('sha1', 'a password of nobody else').toUpperCase()

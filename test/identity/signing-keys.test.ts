@@ -33,7 +33,7 @@ t.test('a new key is published before it signs', async (t) => {
 
 t.test('keys take turns by their age', (t) => {
   const hour = 3_600_000
-  // No more of a key is looked at.
+  // The rotation reads no other member of a key.
   const aKey = (kid: string) => ({ kid }) as SigningKey
   const stored = [
     { key: aKey('3'), madeAt: 200 * hour },

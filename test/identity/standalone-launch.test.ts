@@ -1,4 +1,4 @@
-/** SMART: which patient an app gets that asks by itself, and what `openid fhirUser` lets it read. */
+/** SMART standalone launch: choice of the patient, and the access of `openid fhirUser`. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
@@ -43,7 +43,7 @@ interface Listed {
   readonly next?: string
 }
 
-/** A person on our page, who has typed the password. */
+/** A person on the sign-in page, after the password. */
 async function begun(email = clinician.email, asking = scope) {
   const browser = openBrowser(baseUrl, publicUrl)
   const fields = {
@@ -113,7 +113,7 @@ t.test('long lists come in pages', async (t) => {
   t.equal(rest.next, undefined)
 })
 
-t.test('nobody else sees the list', async (t) => {
+t.test('hides the list from others', async (t) => {
   const { login, browser } = await begun()
   const path = `/auth/login/${login}/patients`
   t.equal((await openBrowser(baseUrl, publicUrl).call(path)).status, 400, 'another browser')

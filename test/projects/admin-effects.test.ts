@@ -10,37 +10,40 @@ const projectId = botica.project.id
 
 type Page = Resource & { entry?: { resource: Resource & { id: string } }[] }
 
-t.test('deleting a profile ends its login and says so; bringing it back mends it', async (t) => {
-  const { id, client } = await botica.createMember()
-  const reference = `ClientApplication/${id}`
-  const own = (await admin.get(reference)).body
-  const found = await admin.get<Page>(`ProjectMembership?profile=${reference}`)
-  const membership = found.body.entry?.[0]?.resource.id
-  t.match(await admin.del(reference), {
-    status: 200,
-    body: {
-      id: 'ok',
-      issue: [
-        { severity: 'information' },
-        {
-          severity: 'warning',
-          code: 'business-rule',
-          details: { text: new RegExp(`${membership}`) },
-        },
-      ],
-    },
-  })
-  t.equal((await client.get('Patient')).status, 401)
-  t.equal((await superAdmin.put(reference, own)).status, 200)
-  services.principals.forget()
-  t.equal((await client.get('Patient')).status, 200)
+t.test(
+  'ends the login of a deleted profile with a warning, and restores it with the profile',
+  async (t) => {
+    const { id, client } = await botica.createMember()
+    const reference = `ClientApplication/${id}`
+    const own = (await admin.get(reference)).body
+    const found = await admin.get<Page>(`ProjectMembership?profile=${reference}`)
+    const membership = found.body.entry?.[0]?.resource.id
+    t.match(await admin.del(reference), {
+      status: 200,
+      body: {
+        id: 'ok',
+        issue: [
+          { severity: 'information' },
+          {
+            severity: 'warning',
+            code: 'business-rule',
+            details: { text: new RegExp(`${membership}`) },
+          },
+        ],
+      },
+    })
+    t.equal((await client.get('Patient')).status, 401)
+    t.equal((await superAdmin.put(reference, own)).status, 200)
+    services.principals.forget()
+    t.equal((await client.get('Patient')).status, 200)
 
-  const patient = await admin.create({ resourceType: 'Patient' })
-  const plain = await admin.del<{ issue: unknown[] }>(`Patient/${patient.id}`)
-  t.equal(plain.body.issue.length, 1, 'nobody signs in as this one')
-})
+    const patient = await admin.create({ resourceType: 'Patient' })
+    const plain = await admin.del<{ issue: unknown[] }>(`Patient/${patient.id}`)
+    t.equal(plain.body.issue.length, 1, 'nobody signs in as this one')
+  },
+)
 
-t.test('a Project made through FHIR has the defaults of any other', async (t) => {
+t.test('applies the usual defaults to a Project created through FHIR', async (t) => {
   const made = await superAdmin.post('Project', { resourceType: 'Project', name: 'By FHIR' })
   t.match(made, {
     status: 201,
@@ -119,7 +122,7 @@ t.test('one address is one user in a scope, on every path', async (t) => {
   t.equal((await create(first)).status, 201, 'the address is free again')
 })
 
-t.test('administrative writes are told to the audit, without their values', async (t) => {
+t.test('audits administrative writes without values', async (t) => {
   const tenant = await botica.createTenant()
   const path = `/admin/projects/${tenant.project.id}`
   const planted = randomUUID()
@@ -147,7 +150,7 @@ t.test('administrative writes are told to the audit, without their values', asyn
   t.match(changes.text, '"valueString":"admin"')
 })
 
-t.test('secrets are shown to administrators of their project alone', async (t) => {
+t.test('shows secrets to administrators of their project only', async (t) => {
   const tenant = await botica.createTenant()
   const { id } = tenant.project
   const path = `/admin/projects/${id}`

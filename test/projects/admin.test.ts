@@ -15,7 +15,7 @@ const { repository } = services
 const system = systemPrincipal(SYSTEM_PROJECT)
 const unknownId = '00000000-0000-4000-8000-000000000000'
 
-/** Clients of a project, as the service itself sees them. */
+/** Returns the clients of a project without access control. */
 async function clientsOf(id: string): Promise<Resource[]> {
   const project = await services.principals.project(id)
   if (project === undefined) throw new Error(`No Project ${id}`)
@@ -28,7 +28,7 @@ async function clientsOf(id: string): Promise<Resource[]> {
 const projectId = botica.project.id
 const { client: member } = await botica.createMember()
 
-t.test('seeding again leaves everything as it is', async (t) => {
+t.test('changes nothing when seeded again', async (t) => {
   const other = {
     email: 'other@example.com',
     password: 'another password',
@@ -196,7 +196,7 @@ t.test('a bot comes with a template and a membership', async (t) => {
   t.equal(session?.principal.isProjectAdmin, false)
 })
 
-t.test('only administrators of the very Project reach its routes', async (t) => {
+t.test('limits the routes of a Project to its administrators', async (t) => {
   const foreign = (await botica.createTenant()).project.id
   const routes: [string, unknown][] = [
     ['client', { name: 'x' }],

@@ -1,4 +1,4 @@
-/** Each address that the published clients and pages of Medplum call, and how it is answered here. */
+/** Each URL that published Medplum clients and pages call, with the expected response. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 
@@ -9,7 +9,7 @@ const { id } = await admin.create({ resourceType: 'Patient' })
 const json = { 'Content-Type': 'application/json' }
 const parameters = { resourceType: 'Parameters' }
 
-/** `done`: 200 to 202; `refused`: known, but asked without what it needs; `not offered`: says so, and what to do. */
+/** `done`: 200 to 202; `refused`: known, but the request is incomplete; `not offered`: an error with an alternative. */
 type Answer = 'done' | 'refused' | 'not offered' | 'not found'
 type Row = readonly [method: string, path: string, Answer, body?: object]
 

@@ -15,7 +15,6 @@ type Page = Resource & { entry?: { resource: Resource & { id: string } }[]; tota
 const clone = (body: unknown, headers?: Record<string, string>, client = superAdmin) =>
   client.post<Resource & { id: string }>(`Project/${projectId}/$clone`, body, headers)
 
-/** An administrator of the copy. */
 async function adminOf(id: string) {
   const made = await superAdmin.post<{ id: string; secret: string }>(
     `/admin/projects/${id}/client`,
@@ -118,7 +117,7 @@ t.test('with Prefer: respond-async a worker copies', async (t) => {
   t.equal((await superAdmin.get<Page>('Project?name=Later')).body.entry?.length, 1)
 })
 
-t.test('what cannot be copied is refused', async (t) => {
+t.test('rejects invalid clones', async (t) => {
   for (const body of [[], { name: '' }, { resourceTypes: ['No'] }, { includeIds: 'x' }]) {
     t.equal((await clone(JSON.stringify(body), { 'Content-Type': 'application/json' })).status, 400)
   }

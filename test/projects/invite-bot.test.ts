@@ -7,7 +7,7 @@ import { anEmail } from '../fixtures/invites.ts'
 const botica = await openBotica(t, { worker: true })
 const { admin, project } = botica
 
-/** Answers what came of the invite, a refusal's text included. */
+/** Returns the result of the invite, or the error text. */
 const code = handler(`
   return await medplum.invite(event.input.project, event.input.body)
     .catch((error) => ({ refused: error.outcome?.issue[0].details.text ?? error.message }))`)
@@ -20,7 +20,7 @@ const membershipOf = async () => {
   return body.entry[0].resource
 }
 
-t.test('a bot that is no administrator invites nobody', async (t) => {
+t.test('rejects invites by bots without admin rights', async (t) => {
   t.same(await invite({ ...names, email: anEmail() }), { refused: 'Forbidden' })
 })
 
@@ -30,7 +30,7 @@ t.test('a bot of an administrator invites to its own Project', async (t) => {
   t.equal((await admin.post(path, { ...membership, admin: true })).status, 200)
   const email = anEmail()
   const invitation = { ...names, email, sendEmail: false }
-  // The worker may know the bot's rights of before for some seconds.
+  // The worker may cache the bot's earlier rights for some seconds.
   let made: Untyped
   await until(async () => {
     made = await invite(invitation)

@@ -17,7 +17,7 @@ const refusal = (status: number, text: string | RegExp) => ({
   body: { issue: [{ details: { text } }] },
 })
 
-t.test('who is a member already is refused, and nothing is left behind', async (t) => {
+t.test('rejects an existing member and leaves nothing', async (t) => {
   const email = anEmail()
   t.equal((await invite(admin, projectId, { email })).status, 200)
   const before = await countPeople(admin, services, email)
@@ -57,7 +57,7 @@ t.test(
   },
 )
 
-t.test('an upsert of a stranger is an invite', async (t) => {
+t.test('invites an unknown person by an upsert', async (t) => {
   const email = anEmail()
   t.equal((await invite(admin, projectId, { email, upsert: true })).status, 200)
   t.equal((await mailsTo(services, email)).length, 1)
@@ -231,7 +231,7 @@ t.test('several profiles of one address are ambiguous', async (t) => {
   t.same((await countPeople(admin, services, email)).slice(4), [0, 0])
 })
 
-t.test('only administrators of the very project invite', async (t) => {
+t.test('lets only administrators of the project invite', async (t) => {
   const email = anEmail()
   const foreign = (await botica.createTenant()).project.id
   const { client: member } = await botica.createMember()
@@ -242,7 +242,7 @@ t.test('only administrators of the very project invite', async (t) => {
   t.equal((await invite(superAdmin, unknown, { email })).status, 404)
 })
 
-t.test('of equal invites at a time one makes the member', async (t) => {
+t.test('creates one member for equal concurrent invites', async (t) => {
   const email = anEmail()
   const [members] = await countPeople(admin, services, email)
   const second = await botica.startWeb()

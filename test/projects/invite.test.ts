@@ -112,7 +112,7 @@ t.test('the details of the membership win over the fields of the same name', asy
   t.match(made.body.project, { reference: `Project/${projectId}` })
 })
 
-t.test('patients get the policy of their project, and whoever names one gets that', async (t) => {
+t.test('applies the patient policy of the project, or the named policy', async (t) => {
   const tenant = await botica.createTenant()
   const { id } = tenant.project
   const policies = await Promise.all(

@@ -39,7 +39,7 @@ async function keptFor(email: string): Promise<Kept | undefined> {
   return row
 }
 
-/** The pause before the next attempt is over. */
+/** Makes the next attempt due. */
 async function skipPause(): Promise<void> {
   await database.query({ text: 'update mail set due = clock_timestamp()', values: [] })
 }
@@ -91,7 +91,7 @@ t.test('a mail is tried five times', async (t) => {
   t.equal(attempts, 5)
 })
 
-t.test('what is refused for good is not repeated, and leaves an AuditEvent', async (t) => {
+t.test('does not retry permanent errors and writes an AuditEvent', async (t) => {
   const email = anEmail()
   smtp.refuse = (to) => (to.includes(email) ? 550 : undefined)
   await invite(admin, projectId, { email })

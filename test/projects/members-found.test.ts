@@ -40,7 +40,7 @@ t.test('members are found by the address and the scope of their users', async (t
   t.equal((await client.get(byEmail(server.email))).status, 403)
 })
 
-t.test('deletions by a search are told as those by id', async (t) => {
+t.test('reports deletions by search like those by id', async (t) => {
   const events = async () => {
     const { body } = await admin.get<Found>('AuditEvent?_count=1000&_sort=-_lastUpdated')
     return JSON.stringify(body.entry ?? [])
@@ -66,7 +66,7 @@ t.test('deletions by a search are told as those by id', async (t) => {
   for (const id of ids) t.match(told, `ProjectMembership/${id}`)
 })
 
-t.test('who deletes a profile by a search is warned of the login that ends', async (t) => {
+t.test('warns of the ended login when a profile is deleted by search', async (t) => {
   const { membership, profile } = await aPerson(services, project)
   const { body } = await admin.del(`Practitioner?_id=${profile.id}`)
   t.match(body, { id: 'ok', issue: [{}, { severity: 'warning', code: 'business-rule' }] })

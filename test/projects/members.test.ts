@@ -164,7 +164,7 @@ t.test('If-Match guards every change', async (t) => {
   t.equal((await admin.patch(path, operations, { 'If-Match': 'W/"1"' })).status, 200)
 })
 
-t.test('a member of another project is nobody here', async (t) => {
+t.test('returns 404 for a member of another project', async (t) => {
   const theirs = (await invite(foreign.admin, foreign.project.id, { email: anEmail() })).body
   const own = (await foreign.admin.get(pathOf(theirs.id, foreign.project.id))).body
   const operations = [{ op: 'add', path: '/admin', value: true }]
@@ -186,7 +186,7 @@ t.test('a member of another project is nobody here', async (t) => {
   t.equal((await superAdmin.get(pathOf(id, unknown))).status, 404)
 })
 
-t.test('who is removed is out within five seconds; user and profile stay', async (t) => {
+t.test('ends access within five seconds of removal; keeps user and profile', async (t) => {
   const { id, secret, client } = await botica.createMember({}, projectId)
   const [entry] = (await admin.get<Page>(`ProjectMembership?profile=ClientApplication/${id}`)).body
     .entry ?? [{ resource: { resourceType: '' } }]

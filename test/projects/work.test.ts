@@ -1,4 +1,4 @@
-/** Administrators see the work that their Project does by itself, and super administrators that of the service. */
+/** Background work, visible to administrators of the Project and to super administrators. */
 import t from 'tap'
 import { QUEUE_NAMES } from '../../shared/core/config/config.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
@@ -8,7 +8,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const PATIENCE_MS = 150_000
 
-// Its worker takes all that waits in the database.
+// Its worker takes all waiting jobs of the database.
 const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: QUEUE_NAMES.join(',') }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, superAdmin, project } = botica

@@ -18,7 +18,7 @@ import { exportAll, idsIn } from '../fixtures/exports/exports.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'
 import { findCitusRejection } from '../fixtures/store/distributing.ts'
 
-/** Beginnings of what is refused; the list may become shorter alone. */
+/** Known unsupported statements; this list may only shrink. */
 const REFUSED: readonly string[] = []
 
 const folder = temporaryFolder('botica-distributed-')
@@ -31,7 +31,7 @@ const database = openDatabase(
   createLogger('silent', 'script'),
 )
 for (const text of [
-  // By its name the service knows whom it speaks with.
+  // The service detects Citus by the name of this table.
   'create table pg_dist_partition ()',
   `alter system set log_statement = 'all'`,
   'select pg_reload_conf()',
@@ -60,7 +60,7 @@ const SEARCHES: readonly (readonly [query: string, found: number])[] = [
   ['?_type=Patient,Observation&_lastUpdated=gt2000', 3],
 ]
 
-/** A search answers its total, or as many matches as there are on the page. */
+/** Returns the total of a search, or the number of matches of the page. */
 async function found(query: string): Promise<number> {
   const { status, body, text } = await admin.get<{
     total?: number
@@ -72,7 +72,7 @@ async function found(query: string): Promise<number> {
 
 const patients: string[] = []
 
-t.test('resources are written, read, found and removed', async (t) => {
+t.test('writes, reads, finds and deletes resources', async (t) => {
   for (const value of ['1', '2']) {
     const patient = await admin.create(
       aPatient({
@@ -133,7 +133,7 @@ t.test('resources are written, read, found and removed', async (t) => {
   t.equal(await found('Basic?identifier=urn:walk|b'), 0)
 })
 
-t.test('a policy, a bot, a subscription, a schedule and an export work', async (t) => {
+t.test('runs a policy, a bot, a subscription, a schedule and an export', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     resource: [{ resourceType: 'Patient', criteria: 'Patient?name=walk' }],
@@ -187,7 +187,7 @@ t.test('a policy, a bot, a subscription, a schedule and an export work', async (
   }
 })
 
-t.test('no statement has a shape that Citus refuses', (t) => {
+t.test('sends no statement that Citus rejects', (t) => {
   const refused = new Map<string, string>()
   for (const text of statements(readFileSync(join(folder, 'log'), 'utf8'))) {
     const reason = findCitusRejection(text)
@@ -201,7 +201,7 @@ t.test('no statement has a shape that Citus refuses', (t) => {
   t.end()
 })
 
-/** A text goes on in lines that begin with a tab. */
+/** Continuation lines begin with a tab. */
 function statements(log: string): ReadonlySet<string> {
   const entries = log.matchAll(/LOG: {2}(?:execute [^:]*|statement): (.*(?:\n\t.*)*)/g)
   const ours = Array.from(entries, ([, text = '']) => text).filter((text) =>

@@ -20,7 +20,7 @@ const outboxOf = (project: number) =>
     values: [project],
   })
 
-t.test('only changes that somebody waits for leave a row in the outbox', async (t) => {
+t.test('writes outbox rows only for changes with a subscriber', async (t) => {
   const member = await aMember()
   const { number } = member.project
   await repository.create(member, { resourceType: 'Patient' })
@@ -43,14 +43,14 @@ t.test('only changes that somebody waits for leave a row in the outbox', async (
   t.equal((await outboxOf(number)).length, 3, 'a Subscription that is off waits for nothing')
 })
 
-t.test('a change of the Project of a Subscription alone is its event', async (t) => {
+t.test('creates events only in the Project of the Subscription', async (t) => {
   const [member, other] = [await aMember(), await aMember()]
   await repository.create(member, aSubscription('Patient'))
   await repository.create(other, { resourceType: 'Patient' })
   t.same(await outboxOf(other.project.number), [])
 })
 
-t.test('an aborted transaction leaves nothing, a committed one all of its events', async (t) => {
+t.test('creates events on commit and none on rollback', async (t) => {
   const member = await aMember()
   await repository.create(member, aSubscription('Patient'))
   const failing = repository.transaction(async (inner) => {
@@ -68,7 +68,7 @@ t.test('an aborted transaction leaves nothing, a committed one all of its events
   t.equal((await outboxOf(member.project.number)).length, 2)
 })
 
-t.test('a deleted Subscription waits for nothing', async (t) => {
+t.test('creates no event for a deleted Subscription', async (t) => {
   const member = await aMember()
   const { id } = await repository.create(member, aSubscription('Patient'))
   await repository.delete(member, 'Subscription', id)
@@ -76,7 +76,7 @@ t.test('a deleted Subscription waits for nothing', async (t) => {
   t.same(await outboxOf(member.project.number), [])
 })
 
-t.test('creates that are batched are events each, and cost no more statements', async (t) => {
+t.test('creates an event per batched create without extra statements', async (t) => {
   const member = await aMember()
   await repository.create(member, aSubscription('Patient'))
   await Promise.all(
@@ -89,14 +89,14 @@ t.test('creates that are batched are events each, and cost no more statements', 
   t.equal(await countStatements(database, one), 1)
 })
 
-t.test('a write looks for Subscriptions within its own statement', async (t) => {
+t.test('matches Subscriptions within the statement of the write', async (t) => {
   const member = await aMember()
   const write = () => repository.create(member, { resourceType: 'Patient' })
   t.equal(await countStatements(database, write), 1)
 })
 
 t.test(
-  'what begins after a Subscription is acknowledged is an event, in each process',
+  'creates events in each process for changes after the Subscription is acknowledged',
   async (t) => {
     const other = await openRepository(database, writeFeatures())
     for (let round = 0; round < 4; round++) {
@@ -121,7 +121,7 @@ t.test(
   },
 )
 
-t.test('a Subscription that a transaction brings catches what begins after it', async (t) => {
+t.test('creates events for changes after a transaction with a Subscription', async (t) => {
   const other = await openRepository(database, writeFeatures())
   const member = await aMember()
   await other.create(member, { resourceType: 'Patient' })

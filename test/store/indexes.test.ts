@@ -24,7 +24,7 @@ function derive(resource: Resource) {
 
 const p = (type: string, param: string) => keys.param(PROJECT, type, param)
 
-t.test('every search expression compiles and runs on every official example', async (t) => {
+t.test('compiles and runs every search expression on every official example', async (t) => {
   let compiled = 0
   for (const type of resourceTypes) {
     for (const { code, expression } of searchParameters(type).values()) {
@@ -42,7 +42,7 @@ t.test('every search expression compiles and runs on every official example', as
   t.ok(compiled > 1700, `${compiled} expressions`)
 })
 
-t.test('every official example has a self key first and no key twice', async (t) => {
+t.test('puts a self key first and no key twice on every official example', async (t) => {
   t.equal(examples.length, 140)
   for (const example of examples) {
     const rows = derive(example)
@@ -54,7 +54,7 @@ t.test('every official example has a self key first and no key twice', async (t)
   }
 })
 
-t.test('strings and ranges come from the elements that a plan names for them', (t) => {
+t.test('derives strings and ranges from the elements of a plan', (t) => {
   const sides = ({ strings, ranges }: ReturnType<typeof derive>) => ({ strings, ranges })
   for (const example of examples) {
     const { sides: elements } = getIndexPlan(example.resourceType)
@@ -76,7 +76,7 @@ t.test('strings and ranges come from the elements that a plan names for them', (
   t.end()
 })
 
-t.test('all rows come from the elements that a plan names', (t) => {
+t.test('derives all rows from the elements of a plan', (t) => {
   for (const example of examples) {
     const { elements } = getIndexPlan(example.resourceType)
     const { codes: _codes, ...all } = derive(example)
@@ -100,7 +100,7 @@ t.test('all rows come from the elements that a plan names', (t) => {
   t.end()
 })
 
-t.test('a wrong shape anywhere is left out and never throws', async (t) => {
+t.test('ignores malformed elements without throwing', async (t) => {
   const wrong = [null, 'text', 5, true, [], [null], {}, [[{}]], { coding: 'x' }, [{ value: {} }]]
   for (const example of examples) {
     for (const name of Object.keys(example)) {
@@ -111,7 +111,7 @@ t.test('a wrong shape anywhere is left out and never throws', async (t) => {
   t.pass('derived them all')
 })
 
-t.test('a coded token has a key with and without its system and a code row', async (t) => {
+t.test('gives a coded token keys with and without system and a code row', async (t) => {
   const coding = { system: 'http://loinc.org', code: '1234-5', display: 'Something' }
   const rows = derive({ resourceType: 'Observation', code: { coding: [coding], text: 'Free' } })
   const code = p('Observation', 'code')
@@ -126,7 +126,7 @@ t.test('a coded token has a key with and without its system and a code row', asy
   ])
 })
 
-t.test('an identifier is found by value, system and type', async (t) => {
+t.test('indexes an identifier by value, system and type', async (t) => {
   const type = { coding: [{ system: 't', code: 'MR' }] }
   const rows = derive({ resourceType: 'Patient', identifier: [{ system: 's', value: 'v', type }] })
   const identifier = p('Patient', 'identifier')
@@ -140,7 +140,7 @@ t.test('an identifier is found by value, system and type', async (t) => {
   )
 })
 
-t.test('plain elements have one key, and email is found in lower case', async (t) => {
+t.test('gives plain elements one key, and email in lower case', async (t) => {
   const rows = derive({
     resourceType: 'Patient',
     active: true,
@@ -156,18 +156,18 @@ t.test('plain elements have one key, and email is found in lower case', async (t
   t.notOk(rows.keys.includes(keys.present(p('Patient', 'phone'))))
 })
 
-t.test('the secret of a login stays out of the dictionary of codes', async (t) => {
+t.test('keeps the secret of a login out of the code dictionary', async (t) => {
   const rows = derive({ resourceType: 'Login', code: 'secret', cookie: 'secret' })
   t.ok(rows.keys.includes(keys.token(p('Login', 'code'), undefined, 'secret')))
   t.same(rows.codes, [])
 })
 
-t.test('a patient that says nothing of death is found as not deceased', async (t) => {
+t.test('indexes a patient without deceased[x] as not deceased', async (t) => {
   const rows = derive({ resourceType: 'Patient' })
   t.ok(rows.keys.includes(keys.token(p('Patient', 'deceased'), undefined, 'false')))
 })
 
-t.test('a reference key joins a self key by two constants', async (t) => {
+t.test('relates a reference key to a self key by two constants', async (t) => {
   const rows = derive({
     resourceType: 'Observation',
     subject: { reference: 'Patient/9/_history/2', identifier: { system: 's', value: 'v' } },
@@ -186,11 +186,11 @@ t.test('a reference key joins a self key by two constants', async (t) => {
   t.ok(rows.keys.includes(keys.token(keys.logical(p('Observation', 'subject')), 's', 'v')))
 })
 
-t.test('a contained reference makes no key', async (t) => {
+t.test('creates no key for a contained reference', async (t) => {
   t.equal(derive({ resourceType: 'Observation', subject: { reference: '#p' } }).nref, 1)
 })
 
-t.test('compartments hold the patient itself and all that refers to it', async (t) => {
+t.test('indexes compartments with the patient and its referrers', async (t) => {
   const patient: Resource = { resourceType: 'Patient', id: '1' }
   t.same(patientCompartments(patient), ['Patient/1'])
   t.ok(derive(patient).keys.includes(keys.compartment(PROJECT, 'Patient/1')))
@@ -206,7 +206,7 @@ t.test('compartments hold the patient itself and all that refers to it', async (
   t.notOk(rows.keys.includes(keys.compartment(PROJECT, 'Patient/5')))
 })
 
-t.test('names become normalised strings and words', async (t) => {
+t.test('indexes names as normalised strings and words', async (t) => {
   const rows = derive({
     resourceType: 'Patient',
     name: [{ family: 'van der Berg', given: ['Zoë'] }],
@@ -219,7 +219,7 @@ t.test('names become normalised strings and words', async (t) => {
   t.same(ofName(p('Patient', 'family')), ['van der berg'])
 })
 
-t.test('the main date is in the row and other dates are ranges', async (t) => {
+t.test('stores the main date in the row and other dates as ranges', async (t) => {
   const rows = derive({
     resourceType: 'Patient',
     birthDate: '1980-02',
@@ -239,7 +239,7 @@ t.test('the main date is in the row and other dates are ranges', async (t) => {
   t.match(open, { dateLow: '2024-01-01T00:00:00.000Z', dateHigh: 'infinity' })
 })
 
-t.test('a quantity is a range with its unit, and so it is in a composite', async (t) => {
+t.test('indexes a quantity as a range with unit, also in composites', async (t) => {
   const ucum = 'http://unitsofmeasure.org'
   const rows = derive({
     resourceType: 'Observation',
@@ -260,7 +260,7 @@ t.test('a quantity is a range with its unit, and so it is in a composite', async
   t.equal(rows.ranges.length, 2)
 })
 
-t.test('two tokens of one element make one composite key', async (t) => {
+t.test('joins two tokens of one element into a composite key', async (t) => {
   const rows = derive({
     resourceType: 'Observation',
     component: [
@@ -276,7 +276,7 @@ t.test('two tokens of one element make one composite key', async (t) => {
   t.notOk(rows.keys.includes(pair('a', 'y')))
 })
 
-t.test('platform parameters and meta are indexed', async (t) => {
+t.test('indexes platform parameters and meta', async (t) => {
   const rows = derive({
     resourceType: 'ProjectMembership',
     profile: { reference: 'Practitioner/1' },
@@ -295,7 +295,7 @@ t.test('platform parameters and meta are indexed', async (t) => {
   t.match(task.ranges, [{ p: p('Task', 'priority-order'), lo: 30, hi: 30 }])
 })
 
-t.test('keys differ by salt, project, type and parameter', async (t) => {
+t.test('varies keys by salt, project, type and parameter', async (t) => {
   const all = [
     p('Patient', 'name'),
     p('Patient', 'family'),
@@ -309,7 +309,7 @@ t.test('keys differ by salt, project, type and parameter', async (t) => {
   t.equal(keysLiteral([-1n, 2n]), '{-1,2}')
 })
 
-t.test('a row id is the UUID itself or a stable one made of the id', async (t) => {
+t.test('takes a UUID as row id or derives a stable one', async (t) => {
   const uuid = '0190A5B6-1234-7abc-8def-0123456789AB'
   t.equal(keys.rowId('Patient', uuid), uuid.toLowerCase())
   const made = keys.rowId('Patient', 'example')
@@ -318,7 +318,7 @@ t.test('a row id is the UUID itself or a stable one made of the id', async (t) =
   t.not(keys.rowId('Group', 'example'), made)
 })
 
-t.test('more references than a row can count are refused', async (t) => {
+t.test('rejects more references than a row can hold', async (t) => {
   const member = Array.from({ length: 33_000 }, (_, i) => ({
     entity: { reference: `Device/${i}` },
   }))

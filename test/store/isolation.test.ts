@@ -12,7 +12,7 @@ const strangerAdmin = await aMember({ isProjectAdmin: true })
 const superAdmin = { ...(await aMember()), isSuperAdmin: true }
 const page = { count: 10, offset: 0 }
 
-t.test('a resource of another Project does not exist', async (t) => {
+t.test('returns 404 for resources of another Project', async (t) => {
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   for (const caller of [stranger, strangerAdmin]) {
     const attempts: Record<string, () => Promise<unknown>> = {
@@ -33,7 +33,7 @@ t.test('a resource of another Project does not exist', async (t) => {
   t.match(await repository.read(owner, 'Patient', id), { ver: 1 })
 })
 
-t.test('two Projects may use one id for two resources', async (t) => {
+t.test('allows one id in two Projects', async (t) => {
   const id = randomUUID()
   const [a, b] = await Promise.all([
     aMember({}, { updateAsCreate: true }),
@@ -45,7 +45,7 @@ t.test('two Projects may use one id for two resources', async (t) => {
   t.match(JSON.parse((await repository.read(b, 'Patient', id)).content ?? ''), { gender: 'female' })
 })
 
-t.test('a super admin reads, changes and deletes in every Project', async (t) => {
+t.test('lets a super admin read, change and delete in every Project', async (t) => {
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   t.match(await repository.read(superAdmin, 'Patient', id), { ver: 1 })
   t.match(await repository.readVersion(superAdmin, 'Patient', id, '1'), { ver: 1 })
@@ -58,7 +58,7 @@ t.test('a super admin reads, changes and deletes in every Project', async (t) =>
   t.equal(await failureStatus(repository.read(owner, 'Patient', id)), 410)
 })
 
-t.test('only a super admin writes into another Project and in another name', async (t) => {
+t.test('lets only a super admin write to another Project or as another author', async (t) => {
   const meta = { project: owner.project.id, author: { reference: 'Practitioner/x' } }
   const theirs = await repository.create(superAdmin, { resourceType: 'Patient', meta })
   t.match(await repository.read(owner, 'Patient', theirs.id), { id: theirs.id })
@@ -70,7 +70,7 @@ t.test('only a super admin writes into another Project and in another name', asy
   t.equal(await failureStatus(repository.create(superAdmin, nowhere)), 400)
 })
 
-t.test('a search by a super admin stays in its Project unless it names one', async (t) => {
+t.test('limits a super admin’s search to its Project unless it names one', async (t) => {
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   const search = parseSearch('Patient', `_id=${id}`)
   t.same((await repository.search(superAdmin, search)).versions, [])
@@ -90,7 +90,7 @@ t.test('a search by a super admin stays in its Project unless it names one', asy
   t.same((await repository.search(stranger, named)).versions, [])
 })
 
-t.test('registry rows are seen by the admins of their Project only', async (t) => {
+t.test('shows registry rows to the admins of their Project only', async (t) => {
   const admin = await aMember({ isProjectAdmin: true })
   const membership = await repository.create(
     { ...system, project: admin.project },
@@ -113,7 +113,7 @@ t.test('registry rows are seen by the admins of their Project only', async (t) =
   t.match(await repository.read(superAdmin, 'ProjectMembership', id), { id })
 })
 
-t.test('types that a policy does not grant are refused before any statement', async (t) => {
+t.test('rejects ungranted types before any statement', async (t) => {
   const reader = { ...owner, rules: allowing({ Patient: ['read'] }) }
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   t.match(await repository.read(reader, 'Patient', id), { id })
@@ -126,7 +126,7 @@ t.test('types that a policy does not grant are refused before any statement', as
   t.equal(await failureStatus(repository.read(reader, 'Observation', id)), 403)
 })
 
-t.test('secrets are shown to nobody and survive what others write', async (t) => {
+t.test('never shows secrets and keeps them on writes of others', async (t) => {
   const admin = await aMember({ isProjectAdmin: true })
   const service = { ...system, project: admin.project }
   const user = await repository.create(service, {
@@ -162,7 +162,7 @@ t.test('secrets are shown to nobody and survive what others write', async (t) =>
   t.match((await repository.read(service, 'User', user.id)).content, /"passwordHash":"hash"/)
 })
 
-t.test('the secret of a client is shown to admins only', async (t) => {
+t.test('shows the secret of a client to admins only', async (t) => {
   const member = await aMember()
   const admin = { ...member, isProjectAdmin: true }
   const client = await repository.create(admin, { resourceType: 'ClientApplication', secret: 's3' })

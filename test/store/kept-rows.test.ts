@@ -35,17 +35,17 @@ async function rowOf(id: string): Promise<IndexRow> {
   return row
 }
 
-/** In the order of their text: elements may come in another order. */
+/** Sorted, because elements may come in any order. */
 function keysIn({ keys }: IndexRow): readonly string[] {
   return keys.slice(1, -1).split(',').sort()
 }
 
-/** Takes the index rows of a resource away: deriving them anew brings them back. */
+/** Deletes the index rows of a resource; a new derivation restores them. */
 async function strip(id: string): Promise<void> {
   await database.query({ text: 'update resource set keys = keys[1:1] where id = $1', values: [id] })
 }
 
-t.test('a change that no search looks at leaves a row as it is', async (t) => {
+t.test('keeps index rows on a change of unindexed elements', async (t) => {
   const { id } = await repository.create(member, anObservation())
   const made = await rowOf(id)
   await repository.update(member, anObservation({ id, language: 'en' }))
@@ -58,7 +58,7 @@ t.test('a change that no search looks at leaves a row as it is', async (t) => {
   t.match(await rowOf(id), { ver: 4, d_lo: null, d_hi: null })
 })
 
-t.test('changes of all kinds share a statement', async (t) => {
+t.test('shares a statement between all kinds of changes', async (t) => {
   const made = await Promise.all(
     Array.from({ length: 12 }, () => repository.create(member, anObservation())),
   )
@@ -79,7 +79,7 @@ t.test('changes of all kinds share a statement', async (t) => {
   })
 })
 
-t.test('tags and accounts are keys, whoever writes is not', async (t) => {
+t.test('indexes tags and accounts but not the author', async (t) => {
   const { id } = await repository.create(member, anObservation())
   const made = await rowOf(id)
   const other = { ...member, profile: 'Practitioner/1', profileDisplay: 'Somebody else' }
@@ -97,7 +97,7 @@ t.test('tags and accounts are keys, whoever writes is not', async (t) => {
   }
 })
 
-t.test('what is changed while it is reindexed is reindexed all the same', async (t) => {
+t.test('reindexes a resource that changes during the reindex', async (t) => {
   const { id } = await repository.create(member, anObservation())
   const made = await rowOf(id)
   await strip(id)

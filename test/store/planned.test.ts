@@ -1,4 +1,4 @@
-/** Creates that are worked out before it is known whether their ids are free. */
+/** Creates that are prepared before the check for free ids. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../../shared/access/principal.ts'
@@ -59,7 +59,7 @@ const carryOut = (principal: Principal, ...given: readonly PlannedCreates[]) =>
     }
   })
 
-t.test('many of them are one statement, and searches find them', async (t) => {
+t.test('writes many creates with one statement, and finds them', async (t) => {
   const mrn = randomUUID()
   const given = Array.from({ length: 40 }, () => aPatient(mrn))
 
@@ -79,12 +79,12 @@ t.test('many of them are one statement, and searches find them', async (t) => {
   t.equal(withoutId(read), withoutId(twin), 'the stored text is that of a create')
 })
 
-t.test('nothing is waited for in between', async (t) => {
+t.test('prepares creates without waiting', async (t) => {
   const plans = await planned(member, [aPatient(randomUUID()), aPatient(randomUUID())])
   t.equal(await countRoundTrips(database, () => carryOut(member, plans)), 2)
 })
 
-t.test('an id that is taken undoes all', async (t) => {
+t.test('rolls back all creates on a taken id', async (t) => {
   const mrn = randomUUID()
   const [one, taken] = [aPatient(mrn), aPatient(mrn)]
   const plans = await planned(member, [one, taken])
@@ -95,7 +95,7 @@ t.test('an id that is taken undoes all', async (t) => {
   t.same(await idsOf(member, `identifier=urn:mrn|${mrn}`), [taken.id])
 })
 
-t.test('so does the id of a deleted resource', async (t) => {
+t.test('rolls back all creates on the id of a deleted resource', async (t) => {
   const gone = aPatient(randomUUID())
   const plans = await planned(member, [gone])
   await repository.create(member, gone, { keepId: true })
@@ -106,7 +106,7 @@ t.test('so does the id of a deleted resource', async (t) => {
   t.equal(await failureStatus(repository.read(member, 'Patient', gone.id)), 410)
 })
 
-t.test('references must resolve once all is written, where the Project wants it', async (t) => {
+t.test('checks references after all creates if the Project requires it', async (t) => {
   const strict = await aMember({}, { checkReferencesOnWrite: true })
   const patient = aPatient(randomUUID())
   const good = anObservation(patient.id)
@@ -120,7 +120,7 @@ t.test('references must resolve once all is written, where the Project wants it'
   t.match(await repository.read(strict, 'Observation', good.id), { ver: 1 })
 })
 
-t.test('what inherits accounts is left to a create', async (t) => {
+t.test('leaves resources with inherited accounts to a plain create', async (t) => {
   const owner = await aMember({ isProjectAdmin: true })
   const meta = { accounts: [{ reference: 'Organization/a' }] }
   const holder = aPatient(randomUUID(), { meta })
@@ -135,7 +135,7 @@ t.test('what inherits accounts is left to a create', async (t) => {
   t.same(await idsOf(owner, '_compartment=Organization/a', 'Observation'), [observation.id])
 })
 
-t.test('rows by search parameters that have changed meanwhile are not written', async (t) => {
+t.test('rejects rows of outdated search parameters', async (t) => {
   const patient = aPatient(randomUUID())
   const plans = await planned(member, [patient])
   const changed = { stamp: 'other', types: new Map() }
@@ -146,7 +146,7 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
   t.equal(await failureStatus(repository.read(member, 'Patient', patient.id)), 404)
 })
 
-t.test('words, wide content and attachments are written with the rest', async (t) => {
+t.test('writes words, wide content and attachments in the same statement', async (t) => {
   const parameters = { stamp: 'words', types: new Map(), fullText: 'ready' } as const
   const own = await aMember({}, { parameters })
   const mrn = randomUUID()
@@ -176,7 +176,7 @@ t.test('words, wide content and attachments are written with the rest', async (t
   }
 })
 
-t.test('they are of one type and author', async (t) => {
+t.test('requires one type and author', async (t) => {
   const plans = await planned(member, [aPatient(randomUUID())])
   const other = { ...member, profile: `Practitioner/${randomUUID()}` }
 
@@ -187,7 +187,7 @@ t.test('they are of one type and author', async (t) => {
   await carryOut(member, plans)
 })
 
-t.test('their memory serves those that come next', async (t) => {
+t.test('reuses their memory for the next creates', async (t) => {
   const mrn = randomUUID()
   const plans = new PlannedCreates()
   const all: string[] = []
@@ -201,7 +201,7 @@ t.test('their memory serves those that come next', async (t) => {
   t.same(await idsOf(member, `identifier=urn:mrn|${mrn}&_count=500`), all.sort())
 })
 
-t.test('who is judged by what is stored is left to the write', async (t) => {
+t.test('leaves members with stored-state policies to the plain write', async (t) => {
   const limited = await aMember({ rules: allowing({ Patient: ['create', 'read'] }) })
   t.notOk(await repository.planCreate(limited, aPatient(randomUUID()), new PlannedCreates()))
   t.notOk(await repository.planCreate(system, aPatient(randomUUID()), new PlannedCreates()))

@@ -7,7 +7,7 @@ import { openRepository } from '../../shared/store/open-repository.ts'
 import { countStatements, failureStatus, openTestStore, system } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
-/** As another process has one. */
+/** Opens a repository as another process does. */
 const other = await openRepository(database, writeFeatures())
 const member = await aMember({}, { updateAsCreate: true })
 
@@ -22,7 +22,7 @@ async function stored(id: string) {
   return { ver, resource: JSON.parse(content ?? '{}') as Resource }
 }
 
-t.test('a change of what this process has written or read is one statement', async (t) => {
+t.test('updates a cached resource with one statement', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const put = (active: boolean) => repository.update(member, aPatient({ id, active }))
   const patch = () =>
@@ -41,7 +41,7 @@ t.test('a change of what this process has written or read is one statement', asy
   t.equal(await countStatements(database, () => repository.update(member, late)), 2, 'read, write')
 })
 
-t.test('what another process has changed meanwhile is not lost', async (t) => {
+t.test('keeps changes of another process', async (t) => {
   const { id } = await repository.create(member, aPatient())
   await other.update(member, aPatient({ id, gender: 'female' }))
   await repository.patch(member, { type: 'Patient', id }, (now) => ({ ...now, active: true }))
@@ -61,7 +61,7 @@ t.test('what another process has changed meanwhile is not lost', async (t) => {
   )
 })
 
-t.test('If-Match and If-None-Match ask for what is stored, not for what is known', async (t) => {
+t.test('compares If-Match and If-None-Match with the stored version', async (t) => {
   const { id } = await repository.create(member, aPatient())
   await other.update(member, aPatient({ id, gender: 'female' }))
   const change = (ver: number) =>
@@ -73,7 +73,7 @@ t.test('If-Match and If-None-Match ask for what is stored, not for what is known
   t.equal(await failureStatus(again), 412)
 })
 
-t.test('what another process has deleted is gone', async (t) => {
+t.test('returns 410 for a resource deleted by another process', async (t) => {
   const { id } = await repository.create(member, aPatient())
   await other.delete(member, 'Patient', id)
   t.equal(await failureStatus(repository.patch(member, { type: 'Patient', id }, (now) => now)), 410)
@@ -81,7 +81,7 @@ t.test('what another process has deleted is gone', async (t) => {
   t.match(back, { outcome: 'updated', ver: 3 })
 })
 
-t.test('a resource of the same version and id is known by its time', async (t) => {
+t.test('distinguishes equal versions and ids by time', async (t) => {
   const id = randomUUID()
   await repository.update(member, aPatient({ id, name: [{ family: 'Old' }] }))
   // Times are in milliseconds.
@@ -96,7 +96,7 @@ t.test('a resource of the same version and id is known by its time', async (t) =
   t.match(resource, { gender: 'female', active: true, name: [{ family: 'Simpson' }] })
 })
 
-t.test('what a transaction has written is known when it is committed', async (t) => {
+t.test('caches writes of a transaction on commit', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const undone = repository.transaction(async (inner) => {
     await inner.update(member, aPatient({ id, gender: 'female' }))
@@ -113,7 +113,7 @@ t.test('what a transaction has written is known when it is committed', async (t)
   t.match(await stored(id), { ver: 4, resource: { gender: 'female', active: false } })
 })
 
-t.test('nobody changes what belongs to another Project', async (t) => {
+t.test('rejects changes to resources of another Project', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const stranger = await aMember()
   t.equal(await failureStatus(repository.update(stranger, aPatient({ id, active: true }))), 404)

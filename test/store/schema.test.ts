@@ -1,4 +1,4 @@
-/** The migrations on databases of every age, and docs/data-model.md beside the catalogue they make. */
+/** Migrations from every earlier schema, and docs/data-model.md against the catalogue. */
 
 import { randomUUID } from 'node:crypto'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
@@ -23,7 +23,6 @@ interface Teardown {
 const main = openDatabase({ databaseUrl: databaseUrl(), databasePool: 1 }, log)
 t.teardown(() => main.close())
 
-/** A database without any table. */
 async function anEmptyDatabase(t: Teardown): Promise<Database> {
   const name = `schema_${randomUUID().replaceAll('-', '')}`
   await main.query({ text: `create database ${name}`, values: [] })
@@ -55,7 +54,7 @@ const FILES = readdirSync(new URL('shared/store/schema', ROOT)).filter((name) =>
   name.endsWith('.ts'),
 )
 
-t.test('migrations may run twice and at once', async (t) => {
+t.test('runs migrations repeatedly and concurrently', async (t) => {
   const database = await anEmptyDatabase(t)
   await t.resolves(Promise.all([migrate(database), migrate(database), migrate(database)]))
   t.same(await applied(database), FILES)
@@ -64,7 +63,7 @@ t.test('migrations may run twice and at once', async (t) => {
   t.equal(await oldestIndexRevision(database), INDEX_REVISION, 'nothing has to be indexed anew')
 })
 
-t.test('a database that has all older migrations goes on with what it holds', async (t) => {
+t.test('upgrades a database with all older migrations and keeps its data', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
   const repository = await openRepository(database, writeFeatures())
@@ -79,7 +78,7 @@ t.test('a database that has all older migrations goes on with what it holds', as
   t.match(await again.read(system, 'Project', id), { id, content: /"name":"Old"/ })
 })
 
-t.test('a database that has only some of them is left alone, with a way out', async (t) => {
+t.test('rejects a partly migrated database with instructions', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
   const names = replacedNames().slice(0, 28)
@@ -92,7 +91,7 @@ t.test('a database that has only some of them is left alone, with a way out', as
   t.same(await applied(database), names)
 })
 
-t.test('a release that is rolled back tolerates the migrations of the newer one', async (t) => {
+t.test('tolerates newer migrations after a rollback', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
   await database.knex('knex_migrations').insert({
@@ -108,7 +107,7 @@ t.test('a release that is rolled back tolerates the migrations of the newer one'
   await t.resolves(repository.create(system, { resourceType: 'Project', name: 'Rolled back' }))
 })
 
-t.test('the system project comes first, and the salt is there once', async (t) => {
+t.test('creates the system project first and one salt', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
   const [row] = await database.query({
@@ -127,8 +126,8 @@ t.test('the system project comes first, and the salt is there once', async (t) =
   })
 })
 
-t.test('docs/data-model.md names every table and index, and no other', async (t) => {
-  // Other tests make tables in the common database.
+t.test('lists exactly the tables and indexes in docs/data-model.md', async (t) => {
+  // Other tests create tables in the shared database.
   const database = await anEmptyDatabase(t)
   await migrate(database)
   const rows = await database.query<{ table: string; index: string | null }>({
@@ -160,9 +159,9 @@ function sorted(tables: Map<string, { index: string | null }[]>): Record<string,
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
 
-// These lists stand in the way of a database that is parted by Project (docs/scale.md): they may become shorter alone.
+// Obstacles to distribution by Project (docs/scale.md): these lists may only shrink.
 
-t.test('the Project begins every key of a table that has one, but for these', async (t) => {
+t.test('begins every key with the Project, with listed exceptions', async (t) => {
   const keys = await main.query<{ key: string }>({
     text: `select k.conrelid::regclass || ': ' || pg_get_constraintdef(k.oid) as key
       from pg_constraint k join pg_attribute p on p.attrelid = k.conrelid and p.attname = 'project'
@@ -186,31 +185,28 @@ t.test('the Project begins every key of a table that has one, but for these', as
   )
 })
 
-t.test(
-  'only these files depend on what one server alone knows: its locks and open transactions',
-  (t) => {
-    const OF_ONE_SERVER = /pg_(try_)?advisory|pg_(current_)?snapshot|backend_xid/
-    const files = globSync('{server,shared,worker}/**/*.ts', { cwd: ROOT })
-    t.same(
-      files.filter((file) => OF_ONE_SERVER.test(readFileSync(new URL(file, ROOT), 'utf8'))).sort(),
-      [
-        'shared/export/rows/jobs.ts',
-        'shared/export/rows/plan.ts',
-        'shared/identity/signing-keys.ts',
-        'shared/import/imports.ts',
-        'shared/jobs/upkeep/upkeep.ts',
-        'shared/postgres/transaction.ts',
-        'shared/store/migrate.ts',
-        'shared/store/reindex/custom-parameters-index.ts',
-        'shared/store/rows/counts.ts',
-        'shared/store/write/idempotent-requests.ts',
-      ],
-    )
-    t.end()
-  },
-)
+t.test('uses server-local locks and transactions in listed files only', (t) => {
+  const OF_ONE_SERVER = /pg_(try_)?advisory|pg_(current_)?snapshot|backend_xid/
+  const files = globSync('{server,shared,worker}/**/*.ts', { cwd: ROOT })
+  t.same(
+    files.filter((file) => OF_ONE_SERVER.test(readFileSync(new URL(file, ROOT), 'utf8'))).sort(),
+    [
+      'shared/export/rows/jobs.ts',
+      'shared/export/rows/plan.ts',
+      'shared/identity/signing-keys.ts',
+      'shared/import/imports.ts',
+      'shared/jobs/upkeep/upkeep.ts',
+      'shared/postgres/transaction.ts',
+      'shared/store/migrate.ts',
+      'shared/store/reindex/custom-parameters-index.ts',
+      'shared/store/rows/counts.ts',
+      'shared/store/write/idempotent-requests.ts',
+    ],
+  )
+  t.end()
+})
 
-t.test('each table with a Project says what becomes of its rows', async (t) => {
+t.test('describes the removal of rows for each table of a Project', async (t) => {
   const database = await anEmptyDatabase(t)
   await migrate(database)
   const rows = await database.query<{ name: string; columns: string[] }>({

@@ -107,7 +107,7 @@ const COUNTS: readonly [query: string, count: number][] = [
   ['Observation?date=ge2024-01-10&date=lt2024-01-12', 1],
 ]
 
-t.test('a search finds what its parameters say', async (t) => {
+t.test('finds the resources that match the parameters', async (t) => {
   for (const [query, count] of COUNTS) {
     const mark = query.includes('?') ? '&' : '?'
     const { versions } = await find(`${query}${mark}_count=100`)
@@ -119,7 +119,7 @@ t.test('a search finds what its parameters say', async (t) => {
 
 const cursor = (...parts: unknown[]) => Buffer.from(JSON.stringify(parts)).toString('base64url')
 
-t.test('a damaged cursor, or one of another order, is refused', async (t) => {
+t.test('rejects a damaged cursor or one of another order', async (t) => {
   for (const query of [
     'Observation?_cursor=xx',
     'Observation?_sort=code&_cursor=xx',
@@ -138,7 +138,7 @@ t.test('a damaged cursor, or one of another order, is refused', async (t) => {
   }
 })
 
-t.test('a page costs one statement and a total a second one', async (t) => {
+t.test('runs one statement for a page and a second for a total', async (t) => {
   await find('Patient?name=simp')
   t.equal(await countStatements(database, () => find('Patient?name=simp')), 1)
   t.equal(await countStatements(database, () => find('Observation?code=a1&_sort=-date')), 1)
@@ -147,7 +147,7 @@ t.test('a page costs one statement and a total a second one', async (t) => {
 })
 
 for (const sort of ['', '_lastUpdated', '-_lastUpdated', '_id', '-_id', 'date', '-date']) {
-  t.test(`pages sorted by "${sort}" follow each other without gap or repeat`, async (t) => {
+  t.test(`pages by "${sort}" without gap or repeat`, async (t) => {
     for (const filter of ['', '&code=a0,a1,a2', '&status=final', '&value-quantity=ge0']) {
       const query = `Observation?_sort=${sort}${filter}`
       const all = (await find(`${query}&_count=100`)).versions.map(({ id }) => id)
@@ -170,7 +170,7 @@ for (const sort of ['', '_lastUpdated', '-_lastUpdated', '_id', '-_id', 'date', 
   })
 }
 
-t.test('rows without a date come last ascending and first descending', async (t) => {
+t.test('sorts rows without a date last, or first when descending', async (t) => {
   const dates = async (query: string) =>
     (await find(query)).versions.map(
       ({ content }) => JSON.parse(content ?? '').effectiveDateTime as string | undefined,
@@ -188,7 +188,7 @@ t.test('rows without a date come last ascending and first descending', async (t)
   ])
 })
 
-t.test('a search sees what was just written', async (t) => {
+t.test('finds a resource immediately after its write', async (t) => {
   const system = randomUUID()
   const query = `Patient?identifier=${system}|1`
   const identifier = [{ system, value: '1' }]

@@ -22,7 +22,7 @@ const aPatient = (mrn: string) => ({
 const byMrn = (mrn: string) => parseSearch('Patient', `identifier=urn:mrn|${mrn}`)
 const countOf = async (mrn: string) => (await repository.search(member, byMrn(mrn))).versions.length
 
-t.test('a transaction that fails leaves nothing', async (t) => {
+t.test('leaves nothing of a failed transaction', async (t) => {
   const mrn = randomUUID()
   const failure = repository.transaction(async (inner) => {
     const { id } = await inner.create(member, aPatient(mrn))
@@ -34,7 +34,7 @@ t.test('a transaction that fails leaves nothing', async (t) => {
   t.equal(await countOf(mrn), 0)
 })
 
-t.test('a transaction writes all or nothing at once', async (t) => {
+t.test('commits a transaction atomically', async (t) => {
   const mrn = randomUUID()
   const ids = await repository.transaction(async (inner) => {
     const a = await inner.create(member, aPatient(mrn))
@@ -47,7 +47,7 @@ t.test('a transaction writes all or nothing at once', async (t) => {
   t.equal(await failureStatus(repository.read(member, 'Patient', ids[1] ?? '')), 410)
 })
 
-t.test('a conditional create raced 20 times makes one resource', async (t) => {
+t.test('creates one resource for 20 racing conditional creates', async (t) => {
   const mrn = randomUUID()
   const written = await Promise.all(
     Array.from({ length: 20 }, () =>
@@ -59,7 +59,7 @@ t.test('a conditional create raced 20 times makes one resource', async (t) => {
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('conditional updates raced from two processes make one resource', async (t) => {
+t.test('creates one resource for racing conditional updates of two processes', async (t) => {
   const other = await openTestStore(t)
   const mrn = randomUUID()
   const written = await Promise.all(
@@ -75,7 +75,7 @@ t.test('conditional updates raced from two processes make one resource', async (
   t.equal(await countOf(mrn), 1)
 })
 
-t.test('a condition that several resources fulfil is refused', async (t) => {
+t.test('rejects a condition with several matches', async (t) => {
   const mrn = randomUUID()
   await repository.create(member, aPatient(mrn))
   await repository.create(member, aPatient(mrn))
@@ -90,7 +90,7 @@ t.test('a condition that several resources fulfil is refused', async (t) => {
   t.equal(await failureStatus(repository.deleteConditional(member, everything, 1000)), 400)
 })
 
-t.test('writes that wait for a lock hold up no others', async (t) => {
+t.test('blocks no other writes while one waits for a lock', async (t) => {
   const { id } = await repository.create(member, aPatient(randomUUID()))
   let waiting: Promise<unknown> | undefined
   let isOver = false
@@ -109,7 +109,7 @@ t.test('writes that wait for a lock hold up no others', async (t) => {
   t.ok(isOver)
 })
 
-t.test('references are checked in the writing statement where the Project wants it', async (t) => {
+t.test('checks references in the write statement if the Project requires it', async (t) => {
   const strict = await aMember({}, { checkReferencesOnWrite: true })
   const { id } = await repository.create(strict, aPatient(randomUUID()))
   const theirs = await repository.create(member, aPatient(randomUUID()))
@@ -142,7 +142,7 @@ t.test('references are checked in the writing statement where the Project wants 
   t.match(await repository.read(strict, 'Patient', x), { id: x }, 'order inside does not matter')
 })
 
-t.test('a database that is away is 503, and soon', async (t) => {
+t.test('returns 503 promptly when the database is down', async (t) => {
   const settings = { databaseUrl: 'postgres://x:y@127.0.0.1:1/none', databasePool: 3 }
   const away = openDatabase(settings, log)
   t.teardown(() => away.close())
@@ -151,7 +151,7 @@ t.test('a database that is away is 503, and soon', async (t) => {
   t.ok(performance.now() - start < 30_000)
 })
 
-t.test('lost connections are 503 and soon replaced', async (t) => {
+t.test('returns 503 for lost connections and replaces them', async (t) => {
   const name = `test-${randomUUID()}`
   const url = new URL(databaseUrl())
   url.searchParams.set('application_name', name)
@@ -174,7 +174,7 @@ t.test('lost connections are 503 and soon replaced', async (t) => {
     t.equal(await failureStatus(own.ping()), undefined, 'all are replaced')
 })
 
-t.test('a statement that takes too long is 504, and others leak no text', async (t) => {
+t.test('returns 504 for a statement timeout, and leaks no text of other errors', async (t) => {
   const slow = database.transaction(async (connection) => {
     await connection.query({ text: 'set local statement_timeout = 50', values: [] })
     await connection.query({ text: 'select pg_sleep(5)', values: [] })
@@ -186,7 +186,7 @@ t.test('a statement that takes too long is 504, and others leak no text', async 
   })
 })
 
-t.test('a read that waits too long for a lock is 503, to be tried again', async (t) => {
+t.test('returns a retryable 503 for a read that waits too long for a lock', async (t) => {
   const table = `held_${randomUUID().replaceAll('-', '')}`
   await database.query({ text: `create table ${table} ()`, values: [] })
   t.teardown(() => database.query({ text: `drop table ${table}`, values: [] }))
@@ -204,7 +204,7 @@ t.test('a read that waits too long for a lock is 503, to be tried again', async 
   t.same(await database.query(read), [])
 })
 
-t.test('a transaction of one state does not see what others commit meanwhile', async (t) => {
+t.test('isolates a snapshot transaction from concurrent commits', async (t) => {
   const mrn = randomUUID()
   const seen = (oneState: boolean) =>
     repository.transaction(
@@ -220,7 +220,7 @@ t.test('a transaction of one state does not see what others commit meanwhile', a
   t.equal(await countOf(mrn), 2)
 })
 
-t.test('of one state, a change of what others changed is run again on the new state', async (t) => {
+t.test('retries a snapshot transaction after a write conflict', async (t) => {
   const { id } = await repository.create(member, aPatient(randomUUID()))
   let tries = 0
   await repository.transaction(
@@ -243,7 +243,7 @@ t.test('of one state, a change of what others changed is run again on the new st
   t.match(JSON.parse(content), { multipleBirthInteger: 2 }, 'neither change is lost')
 })
 
-t.test('locks of conditions end with their transaction, whatever becomes of it', async (t) => {
+t.test('releases condition locks at the end of the transaction, on any outcome', async (t) => {
   const mrn = randomUUID()
   const guard = { principal: member, conditions: [byMrn(mrn)], oneState: true }
   const failure = repository.transaction(async (inner) => {
@@ -260,7 +260,7 @@ t.test('locks of conditions end with their transaction, whatever becomes of it',
   t.equal(new Set(written.map(({ id }) => id)).size, 1)
 })
 
-t.test('a transaction whose failure nobody looked at is not committed', async (t) => {
+t.test('does not commit after an ignored failure', async (t) => {
   const mrn = randomUUID()
   const work = repository.transaction(async (inner) => {
     await inner.create(member, aPatient(mrn))

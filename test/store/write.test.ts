@@ -19,7 +19,7 @@ const aPatient = (more: object = {}): Resource => ({
 const sideRows = (table: 'idx_string' | 'idx_range', id: string) =>
   database.query<{ p: string }>({ text: `select * from ${table} where id = $1`, values: [id] })
 
-t.test('create, read, update and delete are one statement each', async (t) => {
+t.test('runs create, read, update and delete as one statement each', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const { content = '' } = await repository.read(member, 'Patient', id)
   const next = { ...(JSON.parse(content) as Resource), active: true }
@@ -36,7 +36,7 @@ t.test('create, read, update and delete are one statement each', async (t) => {
   t.equal(await countStatements(database, () => repository.delete(member, 'Patient', id)), 1)
 })
 
-t.test('64 concurrent creates share a few statements', async (t) => {
+t.test('shares few statements between 64 concurrent creates', async (t) => {
   const before = database.statements
   const written = await Promise.all(
     Array.from({ length: 64 }, (_, i) => repository.create(member, aPatient({ active: i > 9 }))),
@@ -50,7 +50,7 @@ t.test('64 concurrent creates share a few statements', async (t) => {
   )
 })
 
-t.test('a failing write in a batch fails alone', async (t) => {
+t.test('fails only the failing write of a batch', async (t) => {
   const taken = randomUUID()
   await repository.create(member, aPatient({ id: taken }), { keepId: true })
   const results = await Promise.allSettled(
@@ -65,7 +65,7 @@ t.test('a failing write in a batch fails alone', async (t) => {
   t.match(results[1], { reason: { status: 409 } })
 })
 
-t.test('the content has its id, version and time first and the rest as it was sent', async (t) => {
+t.test('stores id, version and time first and the rest unchanged', async (t) => {
   const text = `{"active":true,"meta":{"versionId":"9","tag":[{"code":"x"}],"project":"p"},"id":"z",
     "resourceType":"Patient","extension":[{"valueDecimal":1.00,"url":"u"}]}`
   const written = await repository.create(member, parseJson(text) as Resource)
@@ -87,7 +87,7 @@ t.test('the content has its id, version and time first and the rest as it was se
   })
 })
 
-t.test('an update that changes nothing writes nothing', async (t) => {
+t.test('writes nothing for an unchanged update', async (t) => {
   const { id, content = '' } = await repository.create(member, aPatient())
   const members = Object.entries(JSON.parse(content) as Resource)
   const shuffled = Object.fromEntries(members.reverse()) as unknown as Resource
@@ -102,7 +102,7 @@ t.test('an update that changes nothing writes nothing', async (t) => {
   })
 })
 
-t.test('an update leaves the rows of strings and dates as the new content says', async (t) => {
+t.test('replaces string and date rows on update', async (t) => {
   const { id, content = '' } = await repository.create(member, aPatient())
   const resource = JSON.parse(content) as Resource
   const strings = await sideRows('idx_string', id)
@@ -124,7 +124,7 @@ t.test('an update leaves the rows of strings and dates as the new content says',
   t.same(await sideRows('idx_range', id), [])
 })
 
-t.test('of two updates of one version with If-Match one is refused', async (t) => {
+t.test('rejects one of two updates with the same If-Match', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const results = await Promise.allSettled(
     ['1950', '1951'].map((birthDate) =>
@@ -138,7 +138,7 @@ t.test('of two updates of one version with If-Match one is refused', async (t) =
   )
 })
 
-t.test('racing updates without If-Match all survive in order', async (t) => {
+t.test('applies racing updates without If-Match in order', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const years = ['1950', '1951', '1952']
   const written = await Promise.all(
@@ -157,7 +157,7 @@ t.test('racing updates without If-Match all survive in order', async (t) => {
   )
 })
 
-t.test('racing patches are applied one after the other', async (t) => {
+t.test('applies racing patches one after another', async (t) => {
   const { id } = await repository.create(member, aPatient({ multipleBirthInteger: 0 }))
   const add = (current: Resource) => ({
     ...current,
@@ -168,7 +168,7 @@ t.test('racing patches are applied one after the other', async (t) => {
   t.equal(JSON.parse(content).multipleBirthInteger, 3)
 })
 
-t.test('a deleted resource is gone, keeps its history and can be brought back', async (t) => {
+t.test('returns 410 for a deleted resource, keeps its history and allows a restore', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const deletion = await repository.delete(member, 'Patient', id)
   t.match(deletion, { ver: 2, content: undefined })
@@ -185,7 +185,7 @@ t.test('a deleted resource is gone, keeps its history and can be brought back', 
   t.match(await repository.read(member, 'Patient', id), { ver: 3 })
 })
 
-t.test('what was never there cannot be read, changed or deleted', async (t) => {
+t.test('returns 404 for an id that never existed', async (t) => {
   for (const id of [randomUUID(), 'no-uuid', '../x', 'x'.repeat(65), '']) {
     t.equal(await failureStatus(repository.read(member, 'Patient', id)), 404)
     t.equal(await failureStatus(repository.delete(member, 'Patient', id)), 404)
@@ -202,7 +202,7 @@ t.test('what was never there cannot be read, changed or deleted', async (t) => {
   }
 })
 
-t.test('ids of the client are kept where the Project allows it', async (t) => {
+t.test('keeps client ids if the Project allows them', async (t) => {
   const chooser = await aMember({}, { updateAsCreate: true })
   const id = `My.Id-${randomUUID().slice(0, 8)}`
   t.match(await repository.update(chooser, aPatient({ id })), { outcome: 'created', id, ver: 1 })
@@ -218,7 +218,7 @@ t.test('ids of the client are kept where the Project allows it', async (t) => {
   )
 })
 
-t.test('racing creates under one id make one resource', async (t) => {
+t.test('creates one resource for racing creates under one id', async (t) => {
   const chooser = await aMember({}, { updateAsCreate: true })
   const id = randomUUID()
   const written = await Promise.all(
@@ -228,7 +228,7 @@ t.test('racing creates under one id make one resource', async (t) => {
   t.same(written.map(({ ver }) => ver).sort(), [1, 2, 3, 4])
 })
 
-t.test('deleting a resource spares the rows of another type with the same id', async (t) => {
+t.test('keeps the rows of another type with the same id on delete', async (t) => {
   const chooser = await aMember({}, { updateAsCreate: true })
   const id = randomUUID()
   await repository.update(chooser, aPatient({ id }))
@@ -241,7 +241,7 @@ t.test('deleting a resource spares the rows of another type with the same id', a
   t.ok((await sideRows('idx_string', id)).length > 0)
 })
 
-t.test('of racing owners of a unique value exactly one wins', async (t) => {
+t.test('grants a unique value to one of several racing writers', async (t) => {
   const unique = [{ scope: 'test', value: randomUUID() }]
   const create = () => repository.create(member, aPatient(), { unique })
   const results = await Promise.allSettled(Array.from({ length: 10 }, create))
@@ -260,12 +260,12 @@ t.test('of racing owners of a unique value exactly one wins', async (t) => {
   )
 })
 
-t.test('a NUL in any string is refused', async (t) => {
+t.test('rejects a NUL in any string', async (t) => {
   t.equal(await failureStatus(repository.create(member, aPatient({ gender: 'a\0b' }))), 400)
   await t.resolves(repository.create(member, aPatient({ gender: 'a\\u0000b' })))
 })
 
-t.test('64 concurrent reads share a few statements, each with its own answer', async (t) => {
+t.test('shares few statements between 64 concurrent reads', async (t) => {
   const made = await Promise.all(
     Array.from({ length: 64 }, (_, n) =>
       repository.create(member, { resourceType: 'Basic', language: `x-${n}` }),

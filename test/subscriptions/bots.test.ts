@@ -1,4 +1,4 @@
-/** Bots that Subscriptions start: what they are given, as whom they run, what ends a chain of them. */
+/** Bots started by Subscriptions: input, identity and the depth limit of chains. */
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
@@ -20,7 +20,7 @@ const found = async (query: string): Promise<Untyped[]> => {
   return (body.entry ?? []).map(({ resource }: Untyped) => resource)
 }
 
-/** Keeps what it is given as a Basic. */
+/** Bot code that stores its input as a Basic. */
 const KEEP = handler(`
   const { input, headers, requester, contentType, attempt, runId } = event
   await medplum.createResource({ resourceType: 'Basic', code: { text: 'kept' },
@@ -32,7 +32,7 @@ const kept = async (): Promise<Untyped[]> =>
     JSON.parse(item.valueString),
   )
 
-t.test('a bot is given the resource, who changed it and the headers of the event', async (t) => {
+t.test('passes the resource, its author and the headers of the event to a bot', async (t) => {
   const bot = await aBot(botica, KEEP)
   const subscription = await subscribe('Patient?gender=other', bot)
   const author = `ClientApplication/${botica.adminCredentials.id}`
@@ -62,7 +62,7 @@ t.test('a bot is given the resource, who changed it and the headers of the event
   })
 })
 
-t.test('a bot that fails is run again, with the same id', async (t) => {
+t.test('retries a failing bot with the same id', async (t) => {
   const bot = await aBot(
     botica,
     handler(`
@@ -80,7 +80,7 @@ t.test('a bot that fails is run again, with the same id', async (t) => {
   t.same([first.extension[1].valueInteger, second.extension[1].valueInteger], [1, 2])
 })
 
-t.test('bots that cause each other end ten deep', async (t) => {
+t.test('stops bots that trigger each other at depth ten', async (t) => {
   const bot = await aBot(
     botica,
     handler(`
@@ -106,7 +106,7 @@ t.test('bots that cause each other end ten deep', async (t) => {
   t.equal(Math.max(...depths), 11)
 })
 
-t.test('a bot that invites whom it is told of ends ten deep, too', async (t) => {
+t.test('stops bots that trigger invites at depth ten', async (t) => {
   const bot = await aBot(
     botica,
     handler(`
@@ -132,7 +132,7 @@ t.test('a bot that invites whom it is told of ends ten deep, too', async (t) => 
   t.equal(Math.max(...chain), 11)
 })
 
-t.test('a bot gets what its own policy lets it see', async (t) => {
+t.test('limits the input of a bot to its policy', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     resource: [
@@ -162,7 +162,7 @@ t.test('a bot gets what its own policy lets it see', async (t) => {
   t.match(event.input, { resourceType: 'Organization', active: true, name: undefined })
 })
 
-t.test('the record of a run names the resource and the Subscription', async (t) => {
+t.test('names the resource and Subscription in the record of a run', async (t) => {
   const bot = await aBot(botica, handler('return 1'))
   const subscription = await subscribe('Medication', bot)
   const { id } = await admin.create({ resourceType: 'Medication', code: { text: 'x' } })

@@ -7,7 +7,7 @@ import { aSubscription, type Received, startReceiver } from '../fixtures/http/re
 import { openCluster, type Running } from '../fixtures/services/cluster.ts'
 
 const PATIENCE_MS = 90_000
-/** A host has so many deliveries at a time. */
+/** Concurrent deliveries per host. */
 const AT_ONCE = 10
 const RESOURCES = 12
 const VERSIONS = 3
@@ -37,7 +37,7 @@ async function startWorker(): Promise<Running> {
   return worker
 }
 
-/** The receiver gives no answer until `open`; by then as many deliveries are under way as may be. */
+/** Blocks the receiver until `open`, with the maximum number of deliveries in progress. */
 async function heldAmid(type: string, path: string): Promise<{ open(): void }> {
   const gate = Promise.withResolvers<number>()
   receiver.answer(path, () => gate.promise)
@@ -78,7 +78,7 @@ const versionOf = ({ body }: Received): [id: string, version: number] => {
   return [id, Number(meta.versionId)]
 }
 
-/** Every version of every resource has arrived, each for the first time after those before it. */
+/** Asserts that all versions arrived, in order of first arrival per resource. */
 async function assertAllInOrder(t: Test, path: string): Promise<void> {
   const arrived = () => new Set(receiver.on(path).map((one) => one.headers['x-event-id']))
   await until(async () => arrived().size === RESOURCES * VERSIONS, PATIENCE_MS)
@@ -91,7 +91,7 @@ async function assertAllInOrder(t: Test, path: string): Promise<void> {
   for (const versions of firsts.values()) t.same(versions, [1, 2, 3])
 }
 
-/** As if it were half a minute later. */
+/** Simulates the passage of half a minute. */
 async function leasesEnd(): Promise<void> {
   const database = openDatabase(
     { databaseUrl: postgres.url, databasePool: 1 },
@@ -101,7 +101,7 @@ async function leasesEnd(): Promise<void> {
   await database.query({ text, values: [] }).finally(() => database.close())
 }
 
-t.test('what a killed worker was delivering is delivered by the next one', async (t) => {
+t.test('redelivers events of a killed worker', async (t) => {
   const { path } = await subscribe('Basic')
   const worker = await startWorker()
   const { open } = await heldAmid('Basic', path)
@@ -117,7 +117,7 @@ t.test('what a killed worker was delivering is delivered by the next one', async
   t.equal([...twice.values()].filter((all) => all.length > 1).length, AT_ONCE)
 })
 
-t.test('what is received while PostgreSQL is away is settled once it is back', async (t) => {
+t.test('settles deliveries after an outage of PostgreSQL', async (t) => {
   const { path } = await subscribe('Medication')
   const { open } = await heldAmid('Medication', path)
 
@@ -128,7 +128,7 @@ t.test('what is received while PostgreSQL is away is settled once it is back', a
   await assertAllInOrder(t, path)
 })
 
-t.test('deliveries go on without Redis, and with one that has forgotten all', async (t) => {
+t.test('continues deliveries without Redis and with an emptied one', async (t) => {
   const { path } = await subscribe('Substance')
   const { open } = await heldAmid('Substance', path)
 
@@ -138,7 +138,7 @@ t.test('deliveries go on without Redis, and with one that has forgotten all', as
   await redis.start()
 })
 
-t.test('secrets of a Subscription are in no log and in no AuditEvent', async (t) => {
+t.test('writes no Subscription secret to logs and AuditEvents', async (t) => {
   const { body } = await admin.get<Untyped>('AuditEvent?_count=1000')
   t.ok(body.entry.length > 0)
   const texts = [JSON.stringify(body), ...processes.map(({ said }) => said())]

@@ -1,4 +1,4 @@
-/** Changes reach the addresses of Subscriptions: which, how often, in what order, and signed. */
+/** Delivery to REST hooks: selection, retries, order and signatures. */
 import { createHmac } from 'node:crypto'
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
@@ -17,7 +17,7 @@ const PATIENCE_MS = 90_000
 const subscribe = (criteria: string, path: string, more: object = {}) =>
   admin.create(aSubscription(criteria, receiver.url + path, more))
 
-t.test('create, update and delete of a matching resource are sent, signed', async (t) => {
+t.test('sends signed create, update and delete events', async (t) => {
   const secret = 'a secret of the receiver'
   const subscription = await subscribe('Patient?gender=female', '/signed', {
     channel: { header: ['X-Own: a:b', 'Content-Type: text/plain'] },
@@ -69,7 +69,7 @@ t.test('create, update and delete of a matching resource are sent, signed', asyn
   t.equal(new Set(all.map(({ headers }) => headers['x-event-id'])).size, 3)
 })
 
-t.test('patches, bundles, GraphQL and conditional writes are changes like others', async (t) => {
+t.test('sends events for patches, bundles, GraphQL and conditional writes', async (t) => {
   await subscribe('Practitioner', '/ways')
   const { id } = await admin.create({ resourceType: 'Practitioner' })
   await admin.patch(`Practitioner/${id}`, [{ op: 'add', path: '/active', value: true }], {
@@ -105,7 +105,7 @@ t.test('patches, bundles, GraphQL and conditional writes are changes like others
   t.equal(kinds.get('delete')?.length, 2)
 })
 
-t.test('interactions and FHIRPath say which changes are meant', async (t) => {
+t.test('filters changes by interaction and FHIRPath', async (t) => {
   await subscribe('Encounter', '/finished', {
     extension: [
       extension('subscription-supported-interaction', 'update'),
@@ -128,7 +128,7 @@ t.test('interactions and FHIRPath say which changes are meant', async (t) => {
   t.equal(receiver.on('/broken').length, 0)
 })
 
-t.test('an expression that fails is told to nobody, and counted', async (t) => {
+t.test('counts a failing expression and sends nothing', async (t) => {
   await subscribe('Specimen', '/unjudged', {
     extension: [extension('fhir-path-criteria-expression', '(1 | 2).single() = 1')],
   })
@@ -140,7 +140,7 @@ t.test('an expression that fails is told to nobody, and counted', async (t) => {
   t.equal(receiver.on('/unjudged').length, 0)
 })
 
-t.test('versions of one resource arrive in their order', async (t) => {
+t.test('delivers versions of one resource in order', async (t) => {
   await subscribe('Location', '/order')
   const ids = await Promise.all(
     Array.from({ length: 5 }, async () => (await admin.create({ resourceType: 'Location' })).id),
@@ -162,7 +162,7 @@ t.test('versions of one resource arrive in their order', async (t) => {
   }
 })
 
-t.test('a failed attempt is repeated, told each time, until there are no more', async (t) => {
+t.test('retries and audits failed attempts up to the limit', async (t) => {
   receiver.answer('/failing', () => 500)
   const { id: subscription } = await subscribe('Device', '/failing', {
     extension: [extension('subscription-max-attempts', 2)],
@@ -187,7 +187,7 @@ t.test('a failed attempt is repeated, told each time, until there are no more', 
   ])
 })
 
-t.test('success codes are those of the Subscription', async (t) => {
+t.test('uses the success codes of the Subscription', async (t) => {
   receiver.answer('/teapot', () => 418)
   await subscribe('Substance', '/teapot', {
     extension: [extension('subscription-success-codes', '200-299,418')],
@@ -205,7 +205,7 @@ t.test('success codes are those of the Subscription', async (t) => {
   t.equal(receiver.on('/teapot').length, 1)
 })
 
-t.test('what its author may not read is not sent', async (t) => {
+t.test('sends nothing that the author may not read', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     resource: [

@@ -7,7 +7,7 @@ import { openTestStore } from '../fixtures/store/store.ts'
 process.env.DATABASE_URL = await createDatabase(t)
 const { repository, aMember } = await openTestStore(t)
 
-t.test('what each Subscription makes of a verbose $resend is told', async (t) => {
+t.test('reports the decision of each Subscription in a verbose $resend', async (t) => {
   const admin = await aMember({ isProjectAdmin: true })
   const subscribe = (criteria: string) =>
     repository.create(admin, {

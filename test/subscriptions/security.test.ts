@@ -1,4 +1,4 @@
-/** Bots that send a Project's own mails: they are started by what invites and resets leave. */
+/** Bots that send a Project's mails, triggered by invites and resets. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
@@ -19,7 +19,7 @@ const found = async (query: string): Promise<Untyped[]> => {
   return (body.entry ?? []).map(({ resource }: Untyped) => resource)
 }
 
-/** Reads what the mail is to be made of, as it would for sending it. */
+/** Bot code that reads the data of the mail. */
 const bot = await aBot(
   botica,
   handler(`
@@ -84,10 +84,10 @@ t.test(
   },
 )
 
-t.test('those of a server scoped user are in no Project and start nothing', async (t) => {
+t.test('starts no bot for server-scoped users', async (t) => {
   const other = anEmail()
   t.equal((await invite(admin, project.id, { email: other, sendEmail: false })).status, 200)
-  // Once this one is handled, everything before it is, too.
+  // Once this one is handled, all earlier ones are too.
   const details = { resourceType: 'Patient', email: anEmail('later'), sendEmail: false }
   t.equal((await invite(admin, project.id, details)).status, 200)
   const all = await mails(3)

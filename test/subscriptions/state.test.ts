@@ -1,4 +1,4 @@
-/** Subscriptions stop by themselves, rest when nobody listens, and can send again what was not heard. */
+/** States of Subscriptions: end, circuit breaker, error and resend. */
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Untyped } from '../fixtures/bots/bots.ts'
@@ -25,7 +25,7 @@ const state = async (id: string): Promise<Untyped> => {
   return row
 }
 
-/** As if it were some time later. */
+/** Simulates the passage of time. */
 const set = (id: string, change: string) =>
   database.query({
     text: `update subscription_state set ${change} where subscription = $1`,
@@ -35,7 +35,7 @@ const set = (id: string, change: string) =>
 const statusOf = async (id: string) =>
   (await admin.get<Untyped>(`Subscription/${id}/$status`)).body.entry[0].resource
 
-t.test('a Subscription fires until its end, and is off then', async (t) => {
+t.test('turns a Subscription off at its end', async (t) => {
   const past = await subscribe('Location', '/past', { end: '2020-01-01T00:00:00Z' })
   const future = await subscribe('Location', '/future', { end: '2120-01-01T00:00:00Z' })
   await admin.create({ resourceType: 'Location' })
@@ -48,7 +48,7 @@ t.test('a Subscription fires until its end, and is off then', async (t) => {
   t.match((await admin.get(`Subscription/${future.id}`)).body, { status: 'active' })
 })
 
-t.test('events that fail one after the other open the circuit, a success closes it', async (t) => {
+t.test('opens the circuit on consecutive failures and closes it on success', async (t) => {
   let status = 500
   receiver.answer('/circuit', () => status)
   const { id } = await subscribe('Device', '/circuit', once)
@@ -105,7 +105,7 @@ t.test('events that fail one after the other open the circuit, a success closes 
   }
 })
 
-t.test('a Subscription that reaches nobody for three days is in error', async (t) => {
+t.test('sets status error after three days without a delivery', async (t) => {
   const email = anEmail()
   const details = { email, sendEmail: false, membership: { admin: true } }
   t.equal((await invite(admin, botica.project.id, details)).status, 200)
@@ -130,7 +130,7 @@ t.test('a Subscription that reaches nobody for three days is in error', async (t
   t.match(await state(id), { failures: 0, failing_since: null })
 })
 
-t.test('a Subscription whose author has left is in error after a day', async (t) => {
+t.test('sets status error a day after the author has left', async (t) => {
   const { client, id: author } = await botica.createMember()
   const made = await client.create(aSubscription('Organization', `${receiver.url}/left`))
   const id = String(made.id)
@@ -170,7 +170,7 @@ t.test('successes beyond sixty a minute share an AuditEvent', async (t) => {
   t.ok((await texts()).some((text) => /^\d+ attempts received a success status$/.test(text)))
 })
 
-t.test('an admin has the newest version sent again', async (t) => {
+t.test('resends the newest version for an admin', async (t) => {
   const basic = { resourceType: 'Basic', code: { text: 'x' } }
   const { id } = await admin.create(basic)
   const [one, other] = [await subscribe('Basic', '/one'), await subscribe('Basic', '/other')]

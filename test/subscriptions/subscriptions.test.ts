@@ -1,4 +1,3 @@
-/** The limits of a Subscription are checked when it is written. */
 import t, { type Test } from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { aBot, type Untyped } from '../fixtures/bots/bots.ts'
@@ -14,7 +13,7 @@ const refused = async (t: Test, body: object, path: string) => {
   t.match(answer, { status: 400, body: { issue: [{ expression: [path] }] } }, answer.text)
 }
 
-t.test('what could never fire is refused where it is wrong', async (t) => {
+t.test('rejects Subscriptions that could never fire, with the element', async (t) => {
   const extended = (...items: object[]) => aSubscription('Patient', HOOK, { extension: items })
   const withHeader = (header: string) =>
     aSubscription('Patient', HOOK, { channel: { header: [header] } })
@@ -79,7 +78,7 @@ t.test('what could never fire is refused where it is wrong', async (t) => {
   }
 })
 
-t.test('what is fit is stored; what is requested is active', async (t) => {
+t.test('stores valid Subscriptions and activates requested ones', async (t) => {
   const cases = [
     aSubscription('Patient', HOOK, { status: 'requested' }),
     aSubscription('Observation?code=http://loinc.org|1234-5&_count=5&_sort=date', HOOK),
@@ -105,7 +104,7 @@ t.test('what is fit is stored; what is requested is active', async (t) => {
   }
 })
 
-t.test('a Bot endpoint must be one that the writer may read', async (t) => {
+t.test('requires a Bot endpoint that the writer may read', async (t) => {
   const bot = await aBot(botica)
   t.equal((await admin.post('Subscription', aSubscription('Patient', `Bot/${bot}`))).status, 201)
   const policy = await admin.create({
@@ -124,7 +123,7 @@ t.test('a Bot endpoint must be one that the writer may read', async (t) => {
   }
 })
 
-t.test('an update or patch is held to the same', async (t) => {
+t.test('validates updates and patches of Subscriptions', async (t) => {
   const { id } = await admin.create(aSubscription('Patient', HOOK))
   const answer = await admin.put(`Subscription/${id}`, { ...aSubscription('Patiens', HOOK), id })
   t.equal(answer.status, 400)
@@ -136,7 +135,7 @@ t.test('an update or patch is held to the same', async (t) => {
   t.equal(patched.status, 400)
 })
 
-t.test('a project has a thousand active Subscriptions, and not one more', async (t) => {
+t.test('limits a project to a thousand active Subscriptions', async (t) => {
   const { project, admin: owner } = await botica.createTenant()
   const [tenant] = await services.database.query<{ project: number }>({
     text: 'select project from tenant where fhir_id = $1',
@@ -178,7 +177,7 @@ t.test('a project has a thousand active Subscriptions, and not one more', async 
   t.match(await owner.put(`Subscription/${stored.body.id}`, on), refused)
 })
 
-t.test('Subscriptions are found by what they say', async (t) => {
+t.test('finds Subscriptions by their elements', async (t) => {
   const { admin: owner, adminCredentials } = await botica.createTenant()
   const { id } = await owner.create(aSubscription('Patient?name=x', HOOK))
   await owner.create(aSubscription('Device', HOOK, { status: 'off' }))

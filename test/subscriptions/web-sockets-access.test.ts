@@ -22,7 +22,6 @@ const { redis } = services
 const url = socketUrl(botica.baseUrl)
 const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
 
-/** A client of the Project under a policy. */
 async function aMemberUnder(resource: readonly object[]): Promise<Client> {
   const policy = await admin.post<Untyped>('AccessPolicy', {
     resourceType: 'AccessPolicy',
@@ -35,24 +34,21 @@ async function aMemberUnder(resource: readonly object[]): Promise<Client> {
 
 const OWN = { resourceType: 'Subscription' }
 
-t.test(
-  'a socket hears what the policy of its login lets through, without hidden fields',
-  async (t) => {
-    const member = await aMemberUnder([
-      OWN,
-      { resourceType: 'Patient', criteria: 'Patient?active=true', hiddenFields: ['birthDate'] },
-    ])
-    const socket = await openSocket(t, url)
-    await bound(member, socket, 'Patient')
-    const patient = { resourceType: 'Patient', birthDate: '1990-01-01' }
-    await admin.post('Patient', { ...patient, active: false })
-    await admin.post('Patient', { ...patient, active: true })
-    const event = await socket.heard(isEvent)
-    t.match(event.entry[0].resource.notificationEvent, [{ eventNumber: '1' }])
-    t.match(event.entry[1].resource, { active: true })
-    t.notOk(event.entry[1].resource.birthDate)
-  },
-)
+t.test('applies the policy of the login to socket events', async (t) => {
+  const member = await aMemberUnder([
+    OWN,
+    { resourceType: 'Patient', criteria: 'Patient?active=true', hiddenFields: ['birthDate'] },
+  ])
+  const socket = await openSocket(t, url)
+  await bound(member, socket, 'Patient')
+  const patient = { resourceType: 'Patient', birthDate: '1990-01-01' }
+  await admin.post('Patient', { ...patient, active: false })
+  await admin.post('Patient', { ...patient, active: true })
+  const event = await socket.heard(isEvent)
+  t.match(event.entry[0].resource.notificationEvent, [{ eventNumber: '1' }])
+  t.match(event.entry[1].resource, { active: true })
+  t.notOk(event.entry[1].resource.birthDate)
+})
 
 t.test('a policy without Subscription has none', async (t) => {
   const member = await aMemberUnder([{ resourceType: 'Patient' }])
@@ -69,7 +65,7 @@ t.test('a policy without Subscription has none', async (t) => {
   t.equal((await member.get(`Subscription/${id}/$get-ws-binding-token`)).status, 400)
 })
 
-t.test('changes of another Project are not heard', async (t) => {
+t.test('sends no changes of another Project', async (t) => {
   const { admin: foreign } = await botica.createTenant()
   const socket = await openSocket(t, url)
   await bound(admin, socket, 'Basic')
@@ -82,7 +78,7 @@ t.test('changes of another Project are not heard', async (t) => {
   t.match((await socket.heard(isEvent)).entry[1].resource, { code: { text: 'ours' } })
 })
 
-t.test('after its login is revoked a socket hears nothing more', async (t) => {
+t.test('sends nothing after the login is revoked', async (t) => {
   const { client: member } = await botica.createMember()
   const socket = await openSocket(t, url)
   const { id } = await bound(member, socket, 'Basic')
@@ -95,7 +91,7 @@ t.test('after its login is revoked a socket hears nothing more', async (t) => {
   t.notOk(socket.unheard.some(isEvent))
 })
 
-t.test('only asked interactions and FHIRPath that holds are told', async (t) => {
+t.test('filters socket events by interaction and FHIRPath', async (t) => {
   const extension = [
     {
       url: 'https://medplum.com/fhir/StructureDefinition/subscription-supported-interaction',
@@ -163,17 +159,17 @@ t.test('a member has 500 web-socket Subscriptions, a Project 10,000', async (t) 
   t.equal((await post(admin)).status, 422)
 })
 
-t.test('a client that does not read is given up, others go on', async (t) => {
+t.test('disconnects a client that does not read and serves others', async (t) => {
   const { admin: other } = await botica.createTenant()
   const [slow, quick] = [await openSocket(t, url), await openSocket(t, url)]
   await bound(other, slow, 'Basic')
   await bound(other, quick, 'Basic')
   slow.webSocket.pause()
-  // More than 4 MiB and what the kernel keeps of a connection.
+  // More than 4 MiB plus the kernel's socket buffers.
   const text = 'x'.repeat(1024 * 1024)
   for (let i = 0; i < 24; i++) await other.post('Basic', { resourceType: 'Basic', code: { text } })
   for (let i = 0; i < 24; i++) await quick.heard(isEvent)
   slow.webSocket.resume()
-  // On a slow machine a heartbeat comes first, which it has not answered either.
+  // On a slow machine an unanswered heartbeat may come first.
   t.match(String(await slow.closed), /^(1013|1006)$/)
 })

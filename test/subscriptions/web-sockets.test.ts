@@ -17,7 +17,7 @@ import {
 } from '../fixtures/sockets.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
-// A worker of another file would look for the Subscriptions in a Redis of its own.
+// Workers of other test files use another Redis.
 const DATABASE_URL = await createDatabase(t)
 const WORKER_QUEUES = 'bots-sync,change'
 const env = { DATABASE_URL, WORKER_QUEUES, CORS_ORIGINS: 'https://app.example.org' }
@@ -26,44 +26,41 @@ const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)
 const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
 
-t.test(
-  'the SDK is told of creates, updates and deletes, and again after a reconnect',
-  async (t) => {
-    const medplum = await openSdk(botica)
-    t.teardown(() => medplum.getSubscriptionManager().closeWebSocket())
-    const emitter = medplum.subscribeToCriteria('Communication?sender=Practitioner/123')
-    const told: Untyped[] = []
-    let connects = 0
-    emitter.addEventListener('message', ({ payload }) => told.push(payload))
-    emitter.addEventListener('connect', () => {
-      connects += 1
-    })
-    await until(async () => connects === 1, 60_000)
+t.test('notifies the SDK of changes, also after a reconnect', async (t) => {
+  const medplum = await openSdk(botica)
+  t.teardown(() => medplum.getSubscriptionManager().closeWebSocket())
+  const emitter = medplum.subscribeToCriteria('Communication?sender=Practitioner/123')
+  const told: Untyped[] = []
+  let connects = 0
+  emitter.addEventListener('message', ({ payload }) => told.push(payload))
+  emitter.addEventListener('connect', () => {
+    connects += 1
+  })
+  await until(async () => connects === 1, 60_000)
 
-    const communication = (changes: object = {}) => ({
-      resourceType: 'Communication' as const,
-      status: 'in-progress' as const,
-      sender: { reference: 'Practitioner/123' },
-      ...changes,
-    })
-    await medplum.createResource(communication({ sender: { reference: 'Practitioner/124' } }))
-    const made = await medplum.createResource(communication())
-    await medplum.updateResource({ ...made, status: 'completed' })
-    await medplum.deleteResource('Communication', made.id ?? '')
-    await until(async () => told.length === 3, 60_000)
-    const entry = (i: number) => told[i].entry[1]
-    t.match(entry(0).resource, { id: made.id, status: 'in-progress', meta: { versionId: '1' } })
-    t.match(entry(1).resource, { id: made.id, status: 'completed', meta: { versionId: '2' } })
-    t.match(entry(2), { resource: { id: made.id }, request: { method: 'DELETE' } })
-    t.equal(entry(2).fullUrl, `${baseUrl}fhir/R4/Communication/${made.id}`)
+  const communication = (changes: object = {}) => ({
+    resourceType: 'Communication' as const,
+    status: 'in-progress' as const,
+    sender: { reference: 'Practitioner/123' },
+    ...changes,
+  })
+  await medplum.createResource(communication({ sender: { reference: 'Practitioner/124' } }))
+  const made = await medplum.createResource(communication())
+  await medplum.updateResource({ ...made, status: 'completed' })
+  await medplum.deleteResource('Communication', made.id ?? '')
+  await until(async () => told.length === 3, 60_000)
+  const entry = (i: number) => told[i].entry[1]
+  t.match(entry(0).resource, { id: made.id, status: 'in-progress', meta: { versionId: '1' } })
+  t.match(entry(1).resource, { id: made.id, status: 'completed', meta: { versionId: '2' } })
+  t.match(entry(2), { resource: { id: made.id }, request: { method: 'DELETE' } })
+  t.equal(entry(2).fullUrl, `${baseUrl}fhir/R4/Communication/${made.id}`)
 
-    medplum.getSubscriptionManager().reconnectWebSocket()
-    await until(async () => connects === 2, 60_000)
-    const later = await medplum.createResource(communication())
-    await until(async () => told.length === 4, 60_000)
-    t.equal(entry(3).resource.id, later.id)
-  },
-)
+  medplum.getSubscriptionManager().reconnectWebSocket()
+  await until(async () => connects === 2, 60_000)
+  const later = await medplum.createResource(communication())
+  await until(async () => told.length === 4, 60_000)
+  t.equal(entry(3).resource.id, later.id)
+})
 
 t.test('a Subscription of a web socket is held, not stored', async (t) => {
   const id = await subscribe(admin, 'Patient')
@@ -104,7 +101,7 @@ t.test('a Subscription of a web socket is not changed, and a bundle stores none'
   t.notOk((await admin.get<Untyped>('Subscription')).body.entry)
 })
 
-t.test('a super administrator hears of another Project that it names', async (t) => {
+t.test('notifies a super administrator of a named Project', async (t) => {
   const socket = await openSocket(t, url)
   const subscribeIn = (client: typeof admin, project: string) =>
     client.post<Untyped>('Subscription', { ...aSubscription, meta: { project } })
@@ -185,7 +182,7 @@ t.test('a bound socket hears its events in order, until it unbinds', async (t) =
   t.notOk(socket.unheard.some(isEvent))
 })
 
-t.test('a socket that closes takes its Subscriptions with it', async (t) => {
+t.test('removes the Subscriptions of a closed socket', async (t) => {
   const socket = await openSocket(t, url)
   const { id } = await bound(admin, socket, 'Patient')
   const watches = () =>
@@ -199,7 +196,7 @@ t.test('a socket that closes takes its Subscriptions with it', async (t) => {
   t.equal((await watches()).length, 0)
 })
 
-t.test('a Subscription that is deleted ends on its socket, wherever that is', async (t) => {
+t.test('ends a deleted Subscription on any process’s socket', async (t) => {
   const socket = await openSocket(t, socketUrl(await botica.startWeb()))
   const { id } = await bound(admin, socket, 'Patient')
   await admin.post('Patient', { resourceType: 'Patient' })
@@ -247,7 +244,7 @@ t.test('tokens that do not bind are answered', async (t) => {
   t.equal(await socket.closed, 1008)
 })
 
-t.test('what is no message closes the socket in the end', async (t) => {
+t.test('closes the socket after invalid messages', async (t) => {
   const odd = await openSocket(t, url)
   for (let i = 0; i < 19; i++) odd.webSocket.send(i % 2 === 0 ? 'not JSON' : '{"type":"other"}')
   odd.say({ type: 'ping' })

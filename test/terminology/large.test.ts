@@ -7,7 +7,7 @@ const { admin, createTenant } = await openBotica(t)
 
 const COUNT = 20_000
 const url = 'http://example.org/large'
-/** Ten below each: c0 is above all. */
+/** A tree with ten children per code and root c0. */
 const codeSystem = {
   resourceType: 'CodeSystem',
   url,
@@ -22,7 +22,7 @@ const codeSystem = {
   })),
 }
 
-/** How often others had their turn while `work` ran. */
+/** Counts event-loop turns while `work` runs. */
 async function turnsDuring<T>(work: () => Promise<T>): Promise<{ turns: number; result: T }> {
   let turns = 0
   let isOver = false
@@ -36,7 +36,7 @@ async function turnsDuring<T>(work: () => Promise<T>): Promise<{ turns: number; 
   return { turns, result }
 }
 
-t.test('a large code system is indexed and searched in many turns', async (t) => {
+t.test('yields while indexing and searching a large code system', async (t) => {
   const { turns, result: index } = await turnsDuring(() => indexConcepts(codeSystem))
   t.equal(index.nodes.size, COUNT)
   t.ok(turns > 60, `${turns}`)
@@ -48,7 +48,7 @@ t.test('a large code system is indexed and searched in many turns', async (t) =>
   t.match(searched.result, { isCut: true, concepts: [{ code: 'c1' }] })
 })
 
-t.test('callers that ask at once are answered alike', async (t) => {
+t.test('returns equal results to concurrent callers', async (t) => {
   const { id } = await admin.create(codeSystem)
   const lookup = `CodeSystem/$lookup?system=${url}&code=c19`
   const answers = await Promise.all(Array.from({ length: 6 }, () => admin.get(lookup)))
@@ -62,7 +62,7 @@ t.test('callers that ask at once are answered alike', async (t) => {
   t.equal((await stranger.get(lookup)).status, 404)
 })
 
-t.test('a changed code system is answered from at once', async (t) => {
+t.test('uses a changed code system at once', async (t) => {
   const found = await admin.get<{ entry: [{ resource: typeof codeSystem & { id: string } }] }>(
     `CodeSystem?url=${url}`,
   )

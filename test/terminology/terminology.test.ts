@@ -73,7 +73,7 @@ const ofAnimals = (property: string, op: string, value: string) => ({
   include: [{ system: animals, filter: [{ property, op, value }] }],
 })
 
-t.test('a composition is its includes without its excludes', async (t) => {
+t.test('subtracts excludes from includes', async (t) => {
   const cases: [compose: object, codes: string[]][] = [
     [{ include: [{ system: animals }] }, ['mammal', 'cat', 'siam', 'dog', 'dodo', 'duck']],
     [ofAnimals('concept', 'is-a', 'cat'), ['cat', 'siam']],
@@ -101,7 +101,7 @@ t.test('a composition is its includes without its excludes', async (t) => {
   }
 })
 
-t.test('value sets import each other', async (t) => {
+t.test('resolves imported value sets', async (t) => {
   const cats = 'https://example.org/vs/cats'
   await admin.create(valueSet(ofAnimals('concept', 'is-a', 'cat'), { url: cats }))
   t.same(await codesOf({ include: [{ valueSet: [cats] }] }), ['cat', 'siam'])
@@ -168,7 +168,7 @@ t.test(
   },
 )
 
-t.test('what cannot be expanded is 400 or 404, never a hang', async (t) => {
+t.test('returns 400 or 404 for value sets that cannot be expanded', async (t) => {
   const a = 'https://example.org/vs/a'
   const b = 'https://example.org/vs/b'
   await admin.create(valueSet({ include: [{ valueSet: [b] }] }, { url: a }))
@@ -287,7 +287,7 @@ t.test('one code may subsume another', async (t) => {
   t.equal(wrong.status, 400)
 })
 
-t.test('another project knows nothing of it, unless it is linked', async (t) => {
+t.test('hides terminology from other projects unless linked', async (t) => {
   const other = await botica.createTenant()
   const path = `CodeSystem/$lookup?system=${animals}&code=cat`
   t.equal((await other.admin.get(path)).status, 404)

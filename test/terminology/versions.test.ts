@@ -1,4 +1,4 @@
-/** Terminology services beyond one CodeSystem: versions, fragments, languages, definitions that nobody has. */
+/** Terminology across code systems: versions, fragments, languages and missing definitions. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -81,7 +81,7 @@ const red = (version?: string, display?: string) => ({
   ...(display === undefined ? {} : { display }),
 })
 
-t.test('a version is that of the value set, and one that is there', async (t) => {
+t.test('uses the version of the value set and requires that it exists', async (t) => {
   for (const [name, version, wanted] of [
     ['any', undefined, true],
     ['any', '1.0.0', true],
@@ -113,7 +113,7 @@ t.test('an expansion has the codes of each version that is named', async (t) => 
   t.same(await codes('wild'), ['red', 'green'])
 })
 
-t.test('what is not known makes a code none, and an expansion impossible', async (t) => {
+t.test('rejects codes and expansions of unknown code systems', async (t) => {
   t.equal(await isIn('imports', red()), false)
   t.equal(await isIn('any', { code: 'red' }), false)
   for (const name of ['imports', 'none', 'supplemented']) {
@@ -132,11 +132,11 @@ t.test('what is not known makes a code none, and an expansion impossible', async
   t.equal(status, 400)
 })
 
-t.test('a fragment may have more codes than are here', async (t) => {
+t.test('accepts unknown codes of a fragment', async (t) => {
   t.equal(await isIn('part', { system: `${OWN}/CodeSystem/part`, code: 'z' }), true)
 })
 
-t.test('a display is looked for in the language that is asked for', async (t) => {
+t.test('searches displays in the requested language', async (t) => {
   const language = (valueCode: string) => ({ name: 'displayLanguage', valueCode })
   for (const [display, wanted, ...more] of [
     ['rot', true],
@@ -203,7 +203,7 @@ t.test('names are in the language of the parameter, the header, or the value set
   }
 })
 
-t.test('a contained value set is what its id stands for', async (t) => {
+t.test('resolves a contained value set by id', async (t) => {
   const inner = {
     resourceType: 'ValueSet',
     id: 'inner',

@@ -19,7 +19,7 @@ const EMPTY = {
 const KEPT = { contact: [{ name: { family: 'Orr' } }] }
 const content = ({ id: _id, meta: _meta, ...rest }: Raw) => rest
 
-t.test('empty members are dropped, whichever way they come', async (t) => {
+t.test('drops empty members', async (t) => {
   const made = await admin.create(aPatient(EMPTY))
   t.same(content((await admin.get<Raw>(`Patient/${made.id}`)).body), aPatient(KEPT))
   const other: Raw = await admin.create(aPatient({ language: 'de' }))
@@ -28,7 +28,7 @@ t.test('empty members are dropped, whichever way they come', async (t) => {
   t.same(content((await admin.get<Raw>(`Patient/${other.id}`)).body), aPatient(KEPT))
 })
 
-t.test('a bundle and a GraphQL mutation make resources without them', async (t) => {
+t.test('drops empty members in bundles and GraphQL mutations', async (t) => {
   const entry = [{ resource: aPatient(EMPTY), request: { method: 'POST', url: 'Patient' } }]
   for (const type of ['batch', 'transaction']) {
     const { body } = await admin.post<Raw>('', { resourceType: 'Bundle', type, entry })
@@ -40,7 +40,7 @@ t.test('a bundle and a GraphQL mutation make resources without them', async (t) 
   t.same(content((await admin.get<Raw>(`Patient/${id}`)).body), aPatient(KEPT))
 })
 
-t.test('a patch that empties an array removes it', async (t) => {
+t.test('removes an array emptied by a patch', async (t) => {
   const { id } = await admin.create(aPatient({ telecom: [{ system: 'phone', value: '1' }] }))
   const patch = [{ op: 'remove', path: '/telecom/0' }]
   const { status, body } = await admin.patch<Raw>(`Patient/${id}`, patch)
@@ -48,7 +48,7 @@ t.test('a patch that empties an array removes it', async (t) => {
   t.same(content(body), aPatient())
 })
 
-t.test('a bot and an import write without them', async (t) => {
+t.test('drops empty members in writes of bots and imports', async (t) => {
   const bot = await admin.create({
     resourceType: 'Bot',
     name: 'b',
@@ -76,7 +76,7 @@ t.test('a bot and an import write without them', async (t) => {
   t.same(content((await admin.get<Raw>('Patient/empty-members')).body), aPatient(KEPT))
 })
 
-t.test('empty items of arrays and nulls are refused', async (t) => {
+t.test('rejects empty array items and nulls', async (t) => {
   const name = (...items: unknown[]) => ({ name: items })
   for (const wrong of [
     name({}),
@@ -98,7 +98,7 @@ t.test('empty items of arrays and nulls are refused', async (t) => {
   t.equal((await admin.post('Patient/$validate', aPatient(EMPTY))).status, 200)
 })
 
-t.test('a resource without empty members is not copied', async (t) => {
+t.test('does not copy a resource without empty members', async (t) => {
   const full: Resource = aPatient({ active: false, multipleBirthInteger: 0 })
   t.equal(withoutEmptyMembers(full), full)
 })

@@ -1,4 +1,4 @@
-/** The format and range of every primitive type, on each path that values come in by. */
+/** Format and range of every primitive type, on each input path. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { isPrimitive } from '../../shared/fhir/primitives.ts'
@@ -152,7 +152,7 @@ function answered(answer: { status: number; body: unknown; text: string }): Answ
   return { status: answer.status, path: issue?.[0].expression?.[0], text: answer.text }
 }
 
-t.test('the table has every primitive type', async (t) => {
+t.test('lists every primitive type', async (t) => {
   for (const [type, { good, bad }] of Object.entries(SPELLINGS)) {
     t.ok(isPrimitive(type), type)
     t.ok(good.length >= 1 && bad.length >= 3, type)
@@ -162,7 +162,7 @@ t.test('the table has every primitive type', async (t) => {
 
 for (const [type, { good, bad }] of Object.entries(SPELLINGS)) {
   for (const [way, send] of Object.entries(PATHS)) {
-    t.test(`${way} takes ${type} as written and rejects what is none`, async (t) => {
+    t.test(`accepts valid ${type} by ${way} as written and rejects others`, async (t) => {
       for (const value of good) {
         const { status, text } = await send(type, value)
         t.ok(status === 200 || status === 201, `${value}: ${text}`)
@@ -177,7 +177,7 @@ for (const [type, { good, bad }] of Object.entries(SPELLINGS)) {
   }
 }
 
-t.test('GraphQL literals keep their spelling', async (t) => {
+t.test('keeps the spelling of GraphQL literals', async (t) => {
   const create = async (name: string, value: string) => {
     const res = `{ resourceType: "Patient", extension: [{ url: "urn:a", ${name}: ${value} }] }`
     const query = `mutation { PatientCreate(res: ${res}) { id } }`
@@ -193,7 +193,7 @@ t.test('GraphQL literals keep their spelling', async (t) => {
   }
 })
 
-t.test('$import takes and rejects the same', async (t) => {
+t.test('accepts and rejects the same values by $import', async (t) => {
   const lines = Object.entries(SPELLINGS).flatMap(([type, { good, bad }]) =>
     [...good, ...bad].map((value) => ({
       type,
@@ -251,7 +251,7 @@ const SEARCHES: readonly (readonly [
 ]
 
 for (const [query, good, bad] of SEARCHES) {
-  t.test(`${query} takes values of its type alone`, async (t) => {
+  t.test(`accepts only values of the type in ${query}`, async (t) => {
     for (const value of good) {
       const { status, text } = await admin.get(query + encodeURIComponent(value))
       t.equal(status, 200, `${value}: ${text}`)

@@ -1,4 +1,4 @@
-/** Profiles that are claimed by resources inside of others. */
+/** Profiles claimed by nested resources. */
 import t from 'tap'
 import type { OperationOutcome } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -57,7 +57,7 @@ function collection(...resources: readonly Resource[]): Resource {
 const { id: _, ...good } = usLikePatient()
 const bad = usLikePatient({ gender: undefined })
 
-/** The faults that a create is refused for, each as `place: text`. */
+/** Returns the errors of a rejected create as `path: text`. */
 async function faults(resource: Resource): Promise<string[]> {
   const { status, body } = await admin.post<OperationOutcome>(resource.resourceType, resource)
   if (status === 201) return []
@@ -66,12 +66,12 @@ async function faults(resource: Resource): Promise<string[]> {
 
 const missing = (place: string) => [`${place}.gender: Missing required property`]
 
-t.test('a contained resource keeps to the profile that it claims', async (t) => {
+t.test('validates a contained resource against its claimed profile', async (t) => {
   t.same(await faults(observation({ ...good, id: 'p' })), [])
   t.same(await faults(observation({ ...bad, id: 'p' })), missing('Observation.contained[0]'))
 })
 
-t.test('constraints of a contained resource see it and its container', async (t) => {
+t.test('evaluates constraints of a contained resource with its container', async (t) => {
   const claiming = { resourceType: 'Patient', id: 'p', meta: { profile: [OWN] } }
   t.same(await faults(observation(claiming)), [])
   t.match(await faults(observation(claiming, 'preliminary')), [
@@ -79,7 +79,7 @@ t.test('constraints of a contained resource see it and its container', async (t)
   ])
 })
 
-t.test('what a container demands of a contained resource sees both, too', async (t) => {
+t.test('evaluates constraints of a container on its contained resources', async (t) => {
   const url = 'http://example.org/fhir/StructureDefinition/containing'
   const constraint = (key: string, context: string, resource: string) => ({
     key,
@@ -112,7 +112,7 @@ t.test('what a container demands of a contained resource sees both, too', async 
   t.same(await faults(patient), [])
 })
 
-t.test('so does each resource in a Bundle that is stored as one', async (t) => {
+t.test('validates each resource of a stored Bundle', async (t) => {
   t.same(await faults(collection(good, good)), [])
   t.same(await faults(collection(good, bad)), missing('Bundle.entry[1].resource'))
   const inside = observation({ ...bad, id: 'p' })
@@ -120,13 +120,13 @@ t.test('so does each resource in a Bundle that is stored as one', async (t) => {
   t.same(await faults(collection(good, inside)), missing(place))
 })
 
-t.test('and in Parameters, at any depth', async (t) => {
+t.test('validates each resource in Parameters at any depth', async (t) => {
   const parameter = [{ name: 'a', part: [{ name: 'b', resource: bad }] }]
   const place = 'Parameters.parameter[0].part[0].resource'
   t.same(await faults({ resourceType: 'Parameters', parameter }), missing(place))
 })
 
-t.test('a profile for another type is told at the claim', async (t) => {
+t.test('reports a profile of another type at the claim', async (t) => {
   const wrong = { resourceType: 'Group', type: 'person', actual: true }
   const place = 'Bundle.entry[0].resource.meta.profile'
   t.same(await faults(collection({ ...wrong, meta: { profile: [PATIENT_PROFILE] } })), [
@@ -134,7 +134,7 @@ t.test('a profile for another type is told at the claim', async (t) => {
   ])
 })
 
-t.test('$validate warns of each claim that nobody knows', async (t) => {
+t.test('warns of each unknown claim in $validate', async (t) => {
   const unknown = { ...good, meta: { profile: ['http://example.org/none'] } }
   const { status, body } = await admin.post<OperationOutcome>(
     'Bundle/$validate',
@@ -152,7 +152,7 @@ t.test('$validate warns of each claim that nobody knows', async (t) => {
   )
 })
 
-t.test('what one body claims is bounded', async (t) => {
+t.test('limits the claims of one body', async (t) => {
   const claiming = (count: number, from = 0) => ({
     ...good,
     meta: { profile: Array.from({ length: count }, (_, i) => `http://example.org/p${from + i}`) },

@@ -24,7 +24,7 @@ function slicing(type: string, path: string, more: object = {}) {
   return { slicing: { discriminator: [{ type, path }], rules: 'open', ...more } }
 }
 
-/** The issues of a resource, each as `place: text`. */
+/** Returns the issues of a resource as `path: text`. */
 function issues(
   resource: Resource,
   definition: StructureDefinition,
@@ -50,7 +50,7 @@ function observation(more: Omit<Resource, 'resourceType'>): Resource {
   return { resourceType: 'Observation', status: 'final', code: { text: 'x' }, ...more }
 }
 
-t.test('slices are told apart by whether an element is there', async (t) => {
+t.test('discriminates slices by existence', async (t) => {
   const ended = profile('Patient', [
     element('Patient.address', slicing('exists', 'period.end')),
     element('Patient.address:past', { max: '1' }),
@@ -66,7 +66,7 @@ t.test('slices are told apart by whether an element is there', async (t) => {
   ])
 })
 
-t.test('slices are told apart by the type of a choice below them', async (t) => {
+t.test('discriminates slices by the type of a choice', async (t) => {
   const typed = profile('Observation', [
     element('Observation.component', slicing('type', 'value')),
     element('Observation.component:measured', { min: 1, max: '1' }),
@@ -80,7 +80,7 @@ t.test('slices are told apart by the type of a choice below them', async (t) => 
   ])
 })
 
-t.test('slices are told apart by the type and the profile of what is referred to', async (t) => {
+t.test('discriminates slices by the type and profile of the target', async (t) => {
   const reference = (targetProfile: string) => ({
     type: [{ code: 'Reference', targetProfile: [targetProfile] }],
   })
@@ -119,7 +119,7 @@ t.test('slices are told apart by the type and the profile of what is referred to
   t.same(issues(observation({ focus: [{ reference: 'Group/1' }] }), byProfile, active), [])
 })
 
-t.test('a reference to another type than the profile names is a remark', async (t) => {
+t.test('reports a reference to another type as information', async (t) => {
   const one = profile('Observation', [
     element('Observation.subject', {
       type: [{ code: 'Reference', targetProfile: [`${CORE}/Patient`] }],
@@ -130,7 +130,7 @@ t.test('a reference to another type than the profile names is a remark', async (
   ])
 })
 
-t.test('slices are told apart by an extension and by a path through a choice', async (t) => {
+t.test('discriminates slices by an extension and a path through a choice', async (t) => {
   const url = 'http://example.org/fhir/kind.of'
   const byExtension = profile('Patient', [
     element('Patient.name', slicing('value', `extension('${url}').value`)),
@@ -168,7 +168,7 @@ const ORDERED = [
 ]
 const [phone, email, fax] = ['phone', 'email', 'fax'].map((system) => ({ system, value: '1' }))
 
-t.test('the order of slices and what may stand between them is held', async (t) => {
+t.test('enforces the order of slices and elements between them', async (t) => {
   const rules = (more: object) =>
     profile('Patient', [element('Patient.telecom', slicing('value', 'system', more)), ...ORDERED])
   const ordered = rules({ ordered: true })
@@ -186,7 +186,7 @@ t.test('the order of slices and what may stand between them is held', async (t) 
   ])
 })
 
-t.test('a slice may be sliced again', async (t) => {
+t.test('validates nested slices', async (t) => {
   const again = profile('Patient', [
     element('Patient.telecom', slicing('value', 'system')),
     ...ORDERED,
@@ -200,7 +200,7 @@ t.test('a slice may be sliced again', async (t) => {
   ])
 })
 
-t.test('a derived profile slices what its base has opened', async (t) => {
+t.test('slices an open slice of the base in a derived profile', async (t) => {
   const base = profile('Patient', [element('Patient.telecom', slicing('value', 'system'))], {
     url: 'http://example.org/base',
   })
@@ -213,7 +213,7 @@ t.test('a derived profile slices what its base has opened', async (t) => {
   t.same(issues(patient({}), derived, base), ['Patient.gender: Missing required property'])
 })
 
-t.test('entries of a Bundle have the type and the profile that is asked for', async (t) => {
+t.test('enforces type and profile of Bundle entries', async (t) => {
   const named = profile('Patient', [element('Patient.name', { min: 1 })], {
     url: 'http://example.org/named',
   })
@@ -245,7 +245,7 @@ t.test('entries of a Bundle have the type and the profile that is asked for', as
   ])
 })
 
-t.test('one of several profiles of a type must fit', async (t) => {
+t.test('requires a match of one of several type profiles', async (t) => {
   const part = (url: string, path: string) =>
     profile('HumanName', [element(`HumanName.${path}`, { min: 1 })], { url })
   const family = part('http://example.org/family', 'family')
@@ -282,7 +282,7 @@ for (const [path, limit, content, expected] of limits) {
   })
 }
 
-t.test('quantities are compared in units that measure the same', async (t) => {
+t.test('compares quantities in commensurable units', async (t) => {
   const unit = { system: 'http://unitsofmeasure.org', code: 'kg' }
   const most = { maxValueQuantity: { value: 300, ...unit } }
   const heavy = profile('Observation', [element('Observation.value[x]', most)])
@@ -301,7 +301,7 @@ t.test('a path through choices of choices is compiled as far as values go', asyn
   t.same(issues(patient({}), deep), [])
 })
 
-t.test('a check that would take long ends', async (t) => {
+t.test('ends a check that takes too long', async (t) => {
   const coding = Array.from({ length: 4_000 }, (_, i) => ({ system: 's', code: `c${i}` }))
   const pattern = {
     patternCodeableConcept: { coding: coding.map(({ code }) => ({ code: `x${code}` })) },

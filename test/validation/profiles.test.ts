@@ -27,7 +27,7 @@ function send(client: Client, resource: Resource): Promise<Answer<OperationOutco
   return client.post<OperationOutcome>(resource.resourceType, resource)
 }
 
-t.test('a resource that keeps to its profile is stored', async (t) => {
+t.test('stores a resource that conforms to its profile', async (t) => {
   t.equal((await send(admin, usLikePatient())).status, 201)
   const components = [pressure('8480-6'), pressure('8462-4')]
   t.equal((await send(admin, usLikeBloodPressure(components))).status, 201)
@@ -142,7 +142,7 @@ const cases: readonly Case[] = [
   ],
 ]
 for (const [name, resource, message, expression] of cases) {
-  t.test(`${name} is refused with its path`, async (t) => {
+  t.test(`rejects ${name} with its path`, async (t) => {
     const { status, body } = await send(admin, resource)
     t.equal(status, 400)
     const found = body.issue.map(({ details, expression }) => [details.text, expression?.[0]])
@@ -153,7 +153,7 @@ for (const [name, resource, message, expression] of cases) {
   })
 }
 
-t.test('an invariant names its expression', async (t) => {
+t.test('reports the expression of an invariant', async (t) => {
   const { body } = await send(admin, usLikePatient({ deceasedBoolean: true }))
   t.match(body.issue, [
     {
@@ -164,7 +164,7 @@ t.test('an invariant names its expression', async (t) => {
   ])
 })
 
-t.test('a profile of the standard itself is known to every Project', async (t) => {
+t.test('knows profiles of the standard in every Project', async (t) => {
   const profile = ['http://hl7.org/fhir/StructureDefinition/bodyweight']
   const { status, body } = await send(admin, {
     resourceType: 'Observation',
@@ -177,12 +177,12 @@ t.test('a profile of the standard itself is known to every Project', async (t) =
   t.ok(found.includes('Observation.subject Missing required property'), found.join('\n'))
 })
 
-t.test('an unknown profile is no reason to refuse', async (t) => {
+t.test('accepts an unknown profile', async (t) => {
   const profile = ['http://example.org/fhir/StructureDefinition/nobodys']
   t.equal((await send(admin, aPatient({ meta: { profile } }))).status, 201)
 })
 
-t.test('an update and a patch are held to the profile', async (t) => {
+t.test('validates updates and patches against the profile', async (t) => {
   const patient = await admin.create(usLikePatient())
   const { gender: _gender, ...without } = patient
   t.equal((await admin.put(`Patient/${patient.id}`, without)).status, 400)
@@ -193,7 +193,7 @@ t.test('an update and a patch are held to the profile', async (t) => {
   t.match(removed.body.issue, [{ expression: ['Patient.gender'] }])
 })
 
-t.test('entries of a batch and of a transaction are held to the profile', async (t) => {
+t.test('validates bundle entries against the profile', async (t) => {
   for (const type of ['batch', 'transaction']) {
     const entry = [
       {
@@ -206,12 +206,12 @@ t.test('entries of a batch and of a transaction are held to the profile', async 
   }
 })
 
-t.test('the profile of one Project is unknown to another', async (t) => {
+t.test('hides profiles from other Projects', async (t) => {
   const other = await botica.createTenant()
   t.equal((await send(other.admin, usLikePatient({ gender: undefined }))).status, 201)
 })
 
-t.test('a linked Project shares its profiles', async (t) => {
+t.test('uses profiles of a linked Project', async (t) => {
   const { admin: linked, project } = await botica.createTenant()
   const link = [{ project: { reference: `Project/${botica.project.id}` } }]
   const stored = await botica.superAdmin.get(`Project/${project.id}`)
@@ -222,7 +222,7 @@ t.test('a linked Project shares its profiles', async (t) => {
   }, 60_000)
 })
 
-t.test('of several versions the one asked for counts, else the highest', async (t) => {
+t.test('uses the requested version, otherwise the highest', async (t) => {
   const { admin } = await botica.createTenant()
   const element = [{ id: 'Patient', path: 'Patient' }]
   const loose = patientProfile({ version: '1.9.0', differential: { element } })
@@ -236,27 +236,30 @@ t.test('of several versions the one asked for counts, else the highest', async (
   t.equal((await send(admin, without(`${PATIENT_PROFILE}|7`))).status, 201)
 })
 
-t.test('a changed profile counts at once here and within seconds elsewhere', async (t) => {
-  const { admin } = await botica.createTenant()
-  const elsewhere = await botica.startWeb()
-  const there = `${elsewhere}fhir/R4/Patient`
-  const without = usLikePatient({ gender: undefined })
-  const profile = await admin.create(patientProfile())
-  t.equal((await send(admin, without)).status, 400)
-  t.equal((await admin.post(there, without)).status, 400)
-  await admin.put(`StructureDefinition/${profile.id}`, {
-    ...profile,
-    differential: { element: [{ id: 'Patient', path: 'Patient' }] },
-  })
-  t.equal((await send(admin, without)).status, 201)
-  await until(async () => (await admin.post(there, without)).status === 201, 60_000)
-  await admin.put(`StructureDefinition/${profile.id}`, profile)
-  t.equal((await send(admin, without)).status, 400)
-  await admin.del(`StructureDefinition/${profile.id}`)
-  t.equal((await send(admin, without)).status, 201)
-})
+t.test(
+  'applies a changed profile at once locally and within seconds in other processes',
+  async (t) => {
+    const { admin } = await botica.createTenant()
+    const elsewhere = await botica.startWeb()
+    const there = `${elsewhere}fhir/R4/Patient`
+    const without = usLikePatient({ gender: undefined })
+    const profile = await admin.create(patientProfile())
+    t.equal((await send(admin, without)).status, 400)
+    t.equal((await admin.post(there, without)).status, 400)
+    await admin.put(`StructureDefinition/${profile.id}`, {
+      ...profile,
+      differential: { element: [{ id: 'Patient', path: 'Patient' }] },
+    })
+    t.equal((await send(admin, without)).status, 201)
+    await until(async () => (await admin.post(there, without)).status === 201, 60_000)
+    await admin.put(`StructureDefinition/${profile.id}`, profile)
+    t.equal((await send(admin, without)).status, 400)
+    await admin.del(`StructureDefinition/${profile.id}`)
+    t.equal((await send(admin, without)).status, 201)
+  },
+)
 
-t.test('the default profile of a Project is put into what names none', async (t) => {
+t.test('adds the default profile of a Project', async (t) => {
   const { admin, project } = await botica.createTenant()
   await admin.create(patientProfile())
   await admin.create(raceExtension())
@@ -276,7 +279,7 @@ t.test('the default profile of a Project is put into what names none', async (t)
   t.same(free.meta?.profile, own.profile)
 })
 
-t.test('a profile that is no use harms nobody', async (t) => {
+t.test('ignores an unusable profile', async (t) => {
   const { admin } = await botica.createTenant()
   const url = 'http://example.org/odd'
   const element = [
@@ -291,7 +294,7 @@ t.test('a profile that is no use harms nobody', async (t) => {
   t.equal((await send(admin, usLikePatient({ meta: { profile: [loop] } }))).status, 201)
 })
 
-t.test('an invariant of a tenant that costs too much is stopped', async (t) => {
+t.test('stops a tenant’s invariant that is too costly', async (t) => {
   const { admin } = await botica.createTenant()
   const url = 'http://example.org/costly'
   const deep = `name.given${".replace('a','aa')".repeat(60)}.exists()`
@@ -303,7 +306,7 @@ t.test('an invariant of a tenant that costs too much is stopped', async (t) => {
   t.match(body.issue, [{ code: 'too-costly' }])
 })
 
-t.test('a slice of a hundred thousand values is counted', async (t) => {
+t.test('counts a slice of a hundred thousand values', async (t) => {
   const identifier = Array.from({ length: 100_000 }, () => mrn({ type: undefined }))
   const { status, body } = await send(admin, usLikePatient({ identifier }))
   t.equal(status, 400)
@@ -315,7 +318,7 @@ function constraint(key: string, expression: string): object {
   return { key, severity: 'error', human: key, expression }
 }
 
-t.test('more profiles than a resource may claim are refused', async (t) => {
+t.test('rejects too many claimed profiles', async (t) => {
   const profile = Array.from({ length: 21 }, (_, i) => `http://example.org/p${i}`)
   const { status, body } = await send(admin, aPatient({ meta: { profile } }))
   t.equal(status, 400)

@@ -319,7 +319,7 @@ for (const [name, resource, text, path] of FAULTY) {
   })
 }
 
-t.test('a Project may refuse what does not fit', async (t) => {
+t.test('rejects invalid answers if the Project requires it', async (t) => {
   const tenant = await botica.createTenant()
   const path = `Project/${tenant.project.id}`
   const { body } = await botica.superAdmin.get(path)

@@ -195,7 +195,7 @@ const rows: readonly Row[] = [
   ],
 ]
 for (const [name, resource, code, text, expression] of rows) {
-  t.test(`${name} is refused with its text and path`, async (t) => {
+  t.test(`rejects ${name} with its text and path`, async (t) => {
     const type = typeof resource === 'string' ? 'Patient' : resource.resourceType
     const headers = { 'Content-Type': 'application/fhir+json' }
     const { status, body } = await admin.post<OperationOutcome>(type, resource, headers)
@@ -209,7 +209,7 @@ for (const [name, resource, code, text, expression] of rows) {
   })
 }
 
-t.test('all faults of one stage come together, none of the next', async (t) => {
+t.test('reports all errors of one stage together', async (t) => {
   const { body } = await admin.post<OperationOutcome>(
     'Patient',
     patient({ x: 1, gender: null, contact: [{ gender: 'male' }] }),
@@ -220,13 +220,13 @@ t.test('all faults of one stage come together, none of the next', async (t) => {
   )
 })
 
-t.test('no more than 100 issues are answered', async (t) => {
+t.test('returns at most 100 issues', async (t) => {
   const name = Array.from({ length: 150 }, () => ({ x: 1 }))
   const { body } = await admin.post<OperationOutcome>('Patient', patient({ name }))
   t.equal(body.issue.length, 100)
 })
 
-t.test('two types of one choice are refused', async (t) => {
+t.test('rejects two types of one choice', async (t) => {
   const { status, body } = await admin.post<OperationOutcome>(
     'Patient',
     patient({ deceasedBoolean: true, deceasedDateTime: '2020' }),
@@ -241,7 +241,7 @@ t.test('two types of one choice are refused', async (t) => {
   })
 })
 
-/** A Project of its own with other settings, in force. */
+/** Creates a Project with other settings in effect. */
 async function tenantWith(members: object, isInForce: (tenant: Tenant) => Promise<boolean>) {
   const tenant = await botica.createTenant()
   const path = `Project/${tenant.project.id}`
