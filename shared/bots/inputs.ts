@@ -4,9 +4,9 @@
  */
 import { randomBytes } from 'node:crypto'
 import { seal, unseal } from '../access/credentials/sealing.ts'
+import type { Storage } from '../outbound/storage/storage.ts'
 import type { ExecuteJob } from '../queue/jobs.ts'
 import type { Services } from '../request/services.ts'
-import type { Storage } from '../storage/storage.ts'
 import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
 
 export type ArchivedInput = Pick<

@@ -1,7 +1,7 @@
 /** Reused buffers of lines in stored form: at level 0 with deflate's block headers, so that lines are copied once. */
 import { crc32 } from 'node:zlib'
-import { allocatePages } from '../storage/disk.ts'
-import { release, type Slice, sliceToBuffer, toSlice } from '../storage/storage.ts'
+import { allocatePages } from '../outbound/storage/disk.ts'
+import { release, type Slice, sliceToBuffer, toSlice } from '../outbound/storage/storage.ts'
 import {
   BLOCK_BYTES,
   packBlock,

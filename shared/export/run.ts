@@ -11,8 +11,8 @@ import {
   startLoop,
   withLease,
 } from '../jobs/loop.ts'
+import { toSlice } from '../outbound/storage/storage.ts'
 import type { Services } from '../request/services.ts'
-import { toSlice } from '../storage/storage.ts'
 import { endExport, manifestOf } from './announce.ts'
 import { createBlocks } from './block.ts'
 import {

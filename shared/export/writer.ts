@@ -5,7 +5,7 @@
 
 import { issue } from '../core/errors.ts'
 import { LeaseLost } from '../jobs/loop.ts'
-import type { Slice } from '../storage/storage.ts'
+import type { Slice } from '../outbound/storage/storage.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
 import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './exporting.ts'
 import { BLOCK_BYTES, blockKey } from './file.ts'

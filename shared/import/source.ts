@@ -13,9 +13,9 @@ import {
   type OutboundStream,
   openOutbound,
 } from '../outbound/fetch-outside.ts'
+import { readChunks } from '../outbound/storage/storage.ts'
 import { type BinaryContent, openContent, readBinaryContent } from '../request/binary/content.ts'
 import type { Services } from '../request/services.ts'
-import { readChunks } from '../storage/storage.ts'
 import type { ImportInput } from './imports.ts'
 import { isImportable } from './lines.ts'
 import { importAddress, takesHttp } from './resources.ts'

@@ -7,7 +7,7 @@ import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as delay } from 'node:timers/promises'
 import { nextTurn } from '../core/yielding.ts'
-import { release } from '../storage/storage.ts'
+import { release } from '../outbound/storage/storage.ts'
 
 // Node allocates 64 KiB per read; one buffer takes all reads here. With TLS each chunk is released after its read.
 

@@ -2,7 +2,7 @@
 import type { Duplex } from 'node:stream'
 import { Client, escapeLiteral, type Connection as PgConnection } from 'pg'
 import { unavailable } from '../core/errors.ts'
-import type { MovingSlice, Slice } from '../storage/storage.ts'
+import type { MovingSlice, Slice } from '../outbound/storage/storage.ts'
 import { createCopySocket, readRows } from './copy-rows.ts'
 import type { Database } from './database.ts'
 import { rawPool } from './pool.ts'

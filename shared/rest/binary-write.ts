@@ -15,6 +15,7 @@ import {
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { readChunks } from '../outbound/storage/storage.ts'
 import {
   cleanFilename,
   decodeBase64,
@@ -28,7 +29,6 @@ import {
 } from '../request/binary/content.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
-import { readChunks } from '../storage/storage.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { finishWrite } from './finish-write.ts'
 import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'

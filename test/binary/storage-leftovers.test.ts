@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import t from 'tap'
-import { openStorage } from '../../shared/storage/disk.ts'
+import { openStorage } from '../../shared/outbound/storage/disk.ts'
 import { listen } from '../fixtures/http/listening.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'botica-leftovers-'))

@@ -17,7 +17,7 @@ const LAYERS = [
   'search/language',
   'validation',
   'access',
-  'storage',
+  'outbound/storage',
   'redis',
   'postgres',
   'queue',

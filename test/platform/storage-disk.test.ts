@@ -3,7 +3,12 @@ import { type FileHandle, open } from 'node:fs/promises'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import t from 'tap'
-import { allocatePages, openDisk, pageBytes, writeWhole } from '../../shared/storage/disk.ts'
+import {
+  allocatePages,
+  openDisk,
+  pageBytes,
+  writeWhole,
+} from '../../shared/outbound/storage/disk.ts'
 
 const PAGE = 4096
 /** Fewer pages than this go through the page cache. */

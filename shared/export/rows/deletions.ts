@@ -5,7 +5,7 @@
 
 import { decideContents } from '../../access/decisions/decide.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { toSlice } from '../../storage/storage.ts'
+import { toSlice } from '../../outbound/storage/storage.ts'
 import { rowScope } from '../../store/rows/context.ts'
 import { contentId, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import { binder } from '../../store/rows/side-rows.ts'

@@ -1,8 +1,8 @@
 /** Table `export_job` (request, caller and state of each export), and the parts that workers write. */
 import type { Issue } from '../../core/errors.ts'
+import type { Slice } from '../../outbound/storage/storage.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
-import type { Slice } from '../../storage/storage.ts'
 
 type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 

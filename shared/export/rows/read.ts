@@ -1,8 +1,8 @@
 /** Writes the lines of an export part: one type, several types, or patient compartments. */
 import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
+import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
 import { type CopySession, literal, type RowSink } from '../../postgres/copy.ts'
-import { type Slice, sliceToBuffer, toSlice } from '../../storage/storage.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import {
   type ExportPart,

@@ -9,8 +9,8 @@ import type { Config } from '../../core/config/config.ts'
 import { badStructure, HttpError, tooLarge, unavailable } from '../../core/errors.ts'
 import { isBase64 } from '../../fhir/primitives.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import type { ByteRange, Storage } from '../../storage/storage.ts'
-import { readChunks } from '../../storage/storage.ts'
+import type { ByteRange, Storage } from '../../outbound/storage/storage.ts'
+import { readChunks } from '../../outbound/storage/storage.ts'
 import type { Version } from '../../store/rows/version.ts'
 import {
   forgetContent,

@@ -2,7 +2,7 @@
 import type { SignedVersion } from '../../access/credentials/signed-urls.ts'
 import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
 import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../../core/errors.ts'
-import type { ByteRange } from '../../storage/storage.ts'
+import type { ByteRange } from '../../outbound/storage/storage.ts'
 import { platformMeta, type Version } from '../../store/rows/version.ts'
 import { emptyReply, isUnmodified, versionHeaders } from '../reply.ts'
 import type { FhirReply, FhirRequest } from '../request.ts'

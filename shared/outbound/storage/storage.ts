@@ -1,6 +1,6 @@
 /** File content storage: a folder or an S3 bucket. Content is streamed, never held whole. */
 import { finished, type Readable } from 'node:stream'
-import { HttpError } from '../core/errors.ts'
+import { HttpError } from '../../core/errors.ts'
 
 export interface ByteRange {
   readonly start: number

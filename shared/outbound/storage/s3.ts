@@ -20,7 +20,7 @@ import {
   UploadPartCommand,
 } from '@aws-sdk/client-s3'
 import { SignatureV4 } from '@smithy/signature-v4'
-import { contentMissing, unavailable } from '../core/errors.ts'
+import { contentMissing, unavailable } from '../../core/errors.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
 import { release } from './storage.ts'
 

@@ -14,8 +14,8 @@ import {
   stat,
 } from 'node:fs/promises'
 import path from 'node:path'
-import type { Config } from '../core/config/config.ts'
-import { contentMissing } from '../core/errors.ts'
+import type { Config } from '../../core/config/config.ts'
+import { contentMissing } from '../../core/errors.ts'
 import type { Storage } from './storage.ts'
 import { release } from './storage.ts'
 
