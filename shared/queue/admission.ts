@@ -46,6 +46,8 @@ export interface Admission {
 export interface Admitted {
   /** BullMQ priority for fairness: a project with 8, 16, 32, … runs in flight adds to lane 1, 2, 3, … */
   readonly lane: number
+  /** Far from the backlog's limit at the last count: the run may be added before it is counted. */
+  readonly isSure: boolean
   readonly counted: Promise<void>
 }
 
@@ -74,8 +76,11 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
   return {
     admit(name, job, durable) {
       const key = `${name} ${job.projectId}`
-      const project = projects.get(key) ?? { inFlight: 0, uncounted: 0, lane: 0 }
+      const known = projects.get(key)
+      const project = known ?? { inFlight: 0, uncounted: 0, lane: 0 }
       projects.set(key, project)
+      const isSure =
+        known !== undefined && known.inFlight + known.uncounted < Math.floor(backlogMax / 2)
       project.lane = nextLane(project.lane, project.inFlight + project.uncounted)
       const most = job.class === 'event' ? ENDLESS : backlogMax
       project.uncounted++
@@ -91,7 +96,7 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
           throw error
         },
       )
-      return { lane: project.lane, counted }
+      return { lane: project.lane, isSure, counted }
     },
   }
 }

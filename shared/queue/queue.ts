@@ -153,13 +153,12 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
   const admission = createAdmission(redis, config.queueBacklogMax)
 
   async function start(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
-    const ready = await jobs.checkIn({
-      ...job,
-      reply: replies.channel,
-      waitUntil: Date.now() + waitMs,
-    })
+    const awaited = { reply: replies.channel, waitUntil: Date.now() + waitMs }
+    const ready = await jobs.checkIn({ ...job, ...awaited })
     const waiter = replies.wait(ready, waitMs, signal)
-    const { lane, counted } = admission.admit('bots-sync', ready, mayBeLate === true)
+    const { lane, isSure, counted } = admission.admit('bots-sync', ready, mayBeLate === true)
+    // A rejected run must not have run: a fast worker could finish it before it is removed.
+    if (!isSure) await counted
     const adding = Promise.resolve(jobs.add('bots-sync', ready, lane))
     const [admitted, added] = await Promise.allSettled([counted, adding])
     if (added.status === 'rejected') throw added.reason
