@@ -2,8 +2,8 @@
  * A bot that keeps patients and visits in step with a hospital's ADT feed.
  *
  * Input: any HL7v2 ADT message. PID becomes a Patient, found by its medical record number; PV1 becomes
- * an Encounter, found by its visit number. Answer: the acknowledgment. A message that cannot be used is
- * answered with AR (not for us) or AE (something is wrong with it) and an ERR segment that says what.
+ * an Encounter, found by its visit number. Answer: the acknowledgment; a message that cannot be used gets
+ * AR (rejected) or AE (error) with an ERR segment that gives the reason.
  */
 import {
   type BotEvent,
@@ -64,7 +64,7 @@ function readMessage(input: Hl7Message | string): Hl7Message | undefined {
   return input.startsWith('MSH') ? Hl7Message.parse(input) : undefined
 }
 
-/** The acknowledgment that says what is wrong: https://hl7-definition.caristix.com/v2/HL7v2.5.1/Segments/ERR */
+/** An acknowledgment with the reason in ERR: https://hl7-definition.caristix.com/v2/HL7v2.5.1/Segments/ERR */
 function refuse(
   message: Hl7Message,
   ackCode: 'AE' | 'AR',
@@ -92,7 +92,7 @@ async function savePatient(
     resourceType: 'Patient',
     ...filled<Omit<Patient, 'resourceType'>>({
       identifier: [number, ...others.filter((other) => other?.value !== number.value)],
-      // A29 deletes the person: the record stays, but nobody should use it any more.
+      // A29 deletes the person: the record stays, but must not be used any more.
       active: triggerOf(message) !== 'A29',
       name: repetitions(pid, 5).map(nameOf),
       telecom: [
@@ -284,7 +284,7 @@ function escapeText(value: string, message: Hl7Message): string {
   }).join('')
 }
 
-/** Without what is empty: FHIR knows no empty text, list or object. */
+/** Drops empty values, which FHIR does not allow. */
 function filled<T extends object>(value: Loose): T {
   const isFilled = (part: unknown) => !isEmpty(part)
   const pairs = Object.entries(value).map(([key, part]) => [

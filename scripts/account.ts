@@ -1,6 +1,6 @@
 /**
- * The account and data folders of the local PostgreSQL and Redis. PostgreSQL rejects root, so root starts both as
- * `nobody`, other users as themselves.
+ * The account and data folders of the local PostgreSQL and Redis. PostgreSQL rejects root, so root starts both as the
+ * account `nobody`, and other users start them as themselves.
  */
 import {
   accessSync,
@@ -29,8 +29,7 @@ const SYSTEM_FOLDER = '/var/lib/botica'
 export function serviceAccount(): Account | undefined {
   if (process.getuid?.() !== 0) return undefined
   const line = readFileSync('/etc/passwd', 'utf8').match(/^nobody:[^:]*:(\d+):(\d+):/m)
-  if (line === null)
-    throw new Error('The account "nobody", which PostgreSQL would run as, is missing')
+  if (line === null) throw new Error('PostgreSQL cannot start: the account "nobody" is missing')
   return { uid: Number(line[1]), gid: Number(line[2]) }
 }
 

@@ -1,37 +1,39 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: compares the service with the physical limit in the same run.
- * Areas: bots, crowds, crud, export, graphql, import, search. Compare ratios: absolute values depend on the machine.
+ * Compare ratios: absolute values depend on the machine.
  */
+import { agents } from './bench/agents.ts'
 import { bots } from './bench/bots.ts'
 import { crowds } from './bench/crowds.ts'
 import { crud } from './bench/crud.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
 import { imports } from './bench/import.ts'
+import { large } from './bench/large.ts'
+import type { Figure } from './bench/load.ts'
+import { mixed } from './bench/mixed.ts'
+import { roll } from './bench/roll.ts'
 import { search } from './bench/search.ts'
+import { type Stage, withStage } from './bench/stage.ts'
 
-/** One line of a bench's table. `required`: the target ratio of the design, if any. */
-export interface Figure {
-  readonly what: string
-  readonly ours: string
-  readonly limit: string
-  readonly ratio: string
-  readonly required: string
-}
+type Area = (stage: Stage, seconds: number, resources: number) => Promise<readonly Figure[]>
 
-const areas: Readonly<
-  Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
-> = {
+const areas: Readonly<Record<string, Area>> = {
+  agents,
   bots,
   crowds,
   crud,
   export: exports,
   graphql,
   import: imports,
+  large,
+  mixed,
+  roll,
   search,
 }
 
-const [area = '', seconds = '3', resources = '35000'] = process.argv.slice(2)
+const [area = '', seconds = '3', resources = area === 'large' ? '1000000' : '35000'] =
+  process.argv.slice(2)
 const run = areas[area]
 if (run === undefined || !(Number(seconds) > 0) || !(Number(resources) > 0)) {
   console.error(
@@ -39,5 +41,9 @@ if (run === undefined || !(Number(seconds) > 0) || !(Number(resources) > 0)) {
   )
   process.exit(1)
 }
-const figures = await run(Number(seconds), Number(resources))
-console.table(Object.fromEntries(figures.map(({ what, ...figure }) => [what, figure] as const)))
+const figures = await withStage((stage) => run(stage, Number(seconds), Number(resources)))
+const rows = figures.map(({ what, ours, limit = '', ratio = '', required = '' }) => [
+  what,
+  { ours, limit, ratio, required },
+])
+console.table(Object.fromEntries(rows))

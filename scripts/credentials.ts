@@ -3,7 +3,7 @@ import { randomBytes, randomUUID } from 'node:crypto'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-export interface Credentials {
+interface Credentials {
   readonly email: string
   readonly password: string
   readonly clientId: string

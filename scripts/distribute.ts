@@ -3,7 +3,7 @@
  * (docs/scale.md). Run it once, after the release step and before the first load; existing rows are moved.
  */
 import { Client } from 'pg'
-import { DISTRIBUTED_TABLES } from '../shared/store/rows/tables.ts'
+import { DISTRIBUTED_TABLES } from '../shared/jobs/upkeep/removal.ts'
 
 /** Every server has all of it. */
 const EVERYWHERE = ['tenant']

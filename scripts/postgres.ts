@@ -14,7 +14,7 @@ import {
 } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
-import { Client } from 'pg'
+import { Client, type ClientConfig } from 'pg'
 import { programsFolder, serviceAccount, serviceFolder } from './account.ts'
 import { freePort, type OnSpawn, type Program, type Service, startService } from './service.ts'
 
@@ -76,11 +76,9 @@ export async function startPostgres(options: PostgresOptions, onSpawn?: OnSpawn)
     folder,
     account: serviceAccount(),
     stopSignal: 'SIGINT',
-    isReady: () => answers(`${url}/postgres`),
+    check: () => withClient({ connectionString: `${url}/postgres` }, createDatabase),
   }
-  const service = await startService(program, onSpawn)
-  await createDatabase(`${url}/postgres`)
-  return service
+  return await startService(program, onSpawn)
 }
 
 /** Copies the binaries to a folder that the service's account can reach; returns it. */
@@ -151,42 +149,32 @@ async function initialise(binaries: string, folder: string, data: string): Promi
   renameSync(aside, data)
 }
 
-async function answers(url: string): Promise<boolean> {
-  const client = new Client({ connectionString: url, connectionTimeoutMillis: 2000 })
-  client.on('error', () => undefined)
-  try {
-    await client.connect()
-    return true
-  } catch {
-    return false
-  } finally {
-    await client.end().catch(() => undefined)
-  }
+async function createDatabase(client: Client): Promise<void> {
+  const found = await client.query("select 1 from pg_database where datname = 'botica'")
+  if (found.rowCount === 0) await client.query('create database botica')
 }
 
 /** Copies the first database, as a template for others; returns its name. */
 export async function copyDatabase(url: string): Promise<string> {
-  const { pathname } = new URL(url)
-  const [from, to] = [pathname.slice(1), `${pathname.slice(1)}_template`]
-  const maintenance = new URL(url)
-  maintenance.pathname = '/postgres'
-  const client = new Client({ connectionString: maintenance.href })
-  await client.connect()
-  try {
-    await client.query(`create database ${to} template ${from}`)
-  } finally {
-    await client.end()
-  }
+  const from = new URL(url).pathname.slice(1)
+  const to = `${from}_template`
+  const maintenance = Object.assign(new URL(url), { pathname: '/postgres' }).href
+  const text = `create database ${to} template ${from}`
+  await withClient({ connectionString: maintenance }, (client) => client.query(text))
   return to
 }
 
-async function createDatabase(url: string): Promise<void> {
-  const client = new Client({ connectionString: url })
-  await client.connect()
+/** Runs `work` on a new connection. */
+export async function withClient<T>(
+  config: ClientConfig,
+  work: (client: Client) => Promise<T>,
+): Promise<T> {
+  const client = new Client({ connectionTimeoutMillis: 5000, ...config })
+  client.on('error', () => undefined)
   try {
-    const found = await client.query("select 1 from pg_database where datname = 'botica'")
-    if (found.rowCount === 0) await client.query('create database botica')
+    await client.connect()
+    return await work(client)
   } finally {
-    await client.end()
+    await client.end().catch(() => undefined)
   }
 }

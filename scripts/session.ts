@@ -1,7 +1,7 @@
 /** Signs a client in to a running service: BASE_URL, with the credentials of the first start by default. */
-import { readFile } from 'node:fs/promises'
-import path from 'node:path'
+import { existsSync } from 'node:fs'
 import { MedplumClient, normalizeErrorString } from '@medplum/core'
+import { credentialsFile, readCredentials } from './credentials.ts'
 
 interface Client {
   readonly id: string
@@ -19,7 +19,7 @@ export async function signIn(baseUrl: string, client: Client): Promise<MedplumCl
     await medplum.startClientLogin(client.id, client.secret)
   } catch (error) {
     if (error instanceof NobodyAnswers) throw error
-    throw new Error(`${baseUrl} does not admit client ${client.id}: ${formatError(error)}`)
+    throw new Error(`${baseUrl} does not admit client ${client.id}: ${normalizeErrorString(error)}`)
   }
   return medplum
 }
@@ -36,20 +36,16 @@ async function fetchOrSay(url: string | URL | Request, options?: RequestInit): P
   }
 }
 
-export function formatError(error: unknown): string {
-  return normalizeErrorString(error)
-}
-
-export async function readSuperAdminClient(): Promise<Client> {
+export function readSuperAdminClient(): Client {
   const { SUPER_ADMIN_CLIENT_ID: id, SUPER_ADMIN_CLIENT_SECRET: secret } = process.env
   if (id && secret) return { id, secret }
-  const file = path.join(process.env.DATA_DIR ?? '.data', 'credentials.json')
-  const text = await readFile(file, 'utf8').catch(() => {
+  const folder = process.env.DATA_DIR ?? '.data'
+  const file = credentialsFile(folder)
+  if (!existsSync(file)) {
     throw new Error(
-      `Nobody to sign in as: ${file}, which the first \`npm start\` writes, is not there; set DATA_DIR, or SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET`,
+      `No credentials: ${file}, written by the first \`npm start\`, is missing; set DATA_DIR, or SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET`,
     )
-  })
-  const { clientId, clientSecret } = JSON.parse(text) as Record<string, string>
-  if (!clientId || !clientSecret) throw new Error(`${file} holds no clientId and clientSecret`)
+  }
+  const { clientId, clientSecret } = readCredentials(folder, {})
   return { id: clientId, secret: clientSecret }
 }

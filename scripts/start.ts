@@ -6,23 +6,30 @@ import { once } from 'node:events'
 import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join, resolve } from 'node:path'
-import { type Config, readConfig } from '../shared/core/config/config.ts'
+import { readConfig } from '../shared/core/config/config.ts'
+import { connectionErrorReason } from '../shared/postgres/pool.ts'
 import { credentialsFile, readCredentials, toEnvironment, writeCredentials } from './credentials.ts'
-import { followFailures } from './follow-failures.ts'
 import { prepare } from './migrate.ts'
-import { startPostgres } from './postgres.ts'
-import { findNotedProcess, terminateLeftover, writeProcessNote } from './processes.ts'
-import { nodeArguments } from './procfile.ts'
-import { startRedis } from './redis.ts'
-import { freePort, type Program, readLastError, type Service, startService } from './service.ts'
-import { requireDatabase, requireRedis } from './stores.ts'
+import { startPostgres, withClient } from './postgres.ts'
+import { pingRedis, startRedis } from './redis.ts'
+import {
+  findNotedProcess,
+  followLog,
+  freePort,
+  type OnSpawn,
+  readLastError,
+  type Service,
+  startProcess,
+  terminateLeftover,
+  writeProcessNote,
+} from './service.ts'
 
-const ROOT = resolve(import.meta.dirname, '..')
 const NAMES = ['web', 'worker', 'redis', 'postgres'] as const
 type Name = (typeof NAMES)[number]
 
 /** Below 30 s in total. Requests waiting for a bot need the worker, so web stops first. */
 const STOP_MS = { processes: 24_000, web: 12_000, store: 2500 }
+const FAILURE = /"msg":"A bot run failed"|"status":5\d\d,.*"msg":"request"/
 
 const running = new Map<Name, Service>()
 let stopping: Promise<void> | undefined
@@ -38,51 +45,51 @@ async function main(): Promise<void> {
   })
   for (const doubt of first.warnings) console.error(doubt)
   const folder = resolve(first.dataDir)
-  env.DATA_DIR = folder
+  Object.assign(env, { DATA_DIR: folder, PORT: String(first.port) })
   takeFolder(folder)
-  await endSurvivors(folder)
+  // Children of a killed `npm start` occupy its port and data.
+  for (const name of NAMES) {
+    const signal = name === 'postgres' ? 'SIGINT' : 'SIGTERM'
+    await terminateLeftover(join(folder, name, 'process.json'), signal)
+  }
   await requireFreePort(first.port)
 
   await openStores(folder, env)
   const isFirst = await prepareWith(folder, env)
-  const config = readConfig(env)
-  await startProcesses(config, folder, env)
+  const start = (name: 'web' | 'worker') => {
+    const keepProcess = keep(name)
+    return startProcess(name, join(folder, name), env, (service) => {
+      keepProcess(service)
+      followLog(service.folder, printFailure)
+    })
+  }
+  await Promise.all([start('web'), start('worker')])
 
   const place = credentialsFile(folder)
   const hint = isFirst && existsSync(place) ? `; the super admin's credentials are in ${place}` : ''
-  console.log(`Botica is ready at ${config.baseUrl}${hint}`)
+  console.log(`Botica is ready at ${readConfig(env).baseUrl}${hint}`)
 }
 
 function takeFolder(folder: string): void {
   const note = join(folder, 'start.json')
-  try {
-    mkdirSync(folder, { recursive: true, mode: 0o711 })
-  } catch (error) {
-    throw new Error(
-      `The data folder ${folder} cannot be made: ${errorMessage(error)}; see DATA_DIR`,
-    )
-  }
+  withFolder(folder, 'made', () => mkdirSync(folder, { recursive: true, mode: 0o711 }))
   const other = findNotedProcess(note)
   if (other !== undefined) {
     throw new Error(
       `Botica already runs on the data in ${folder} (process ${other}); stop it first, or set DATA_DIR`,
     )
   }
-  try {
-    writeProcessNote(note, process.pid)
-  } catch (error) {
-    throw new Error(
-      `The data folder ${folder} cannot be written: ${errorMessage(error)}; see DATA_DIR`,
-    )
-  }
+  withFolder(folder, 'written', () => writeProcessNote(note, process.pid))
   process.once('exit', () => rmSync(note, { force: true }))
 }
 
-/** Ends children of a killed `npm start`, to free their port and data. */
-async function endSurvivors(folder: string): Promise<void> {
-  for (const name of NAMES) {
-    const signal = name === 'postgres' ? 'SIGINT' : 'SIGTERM'
-    await terminateLeftover(join(folder, name, 'process.json'), signal)
+function withFolder(folder: string, how: string, work: () => void): void {
+  try {
+    work()
+  } catch (error) {
+    throw new Error(
+      `The data folder ${folder} cannot be ${how}: ${errorMessage(error)}; see DATA_DIR`,
+    )
   }
 }
 
@@ -99,33 +106,40 @@ async function requireFreePort(port: number): Promise<void> {
   await once(server, 'close')
 }
 
-/** Starts local stores for missing URLs; writes them into `env`. */
+/** Starts local stores for missing URLs, writes them into `env`, and checks that all are reachable. */
 async function openStores(folder: string, env: NodeJS.ProcessEnv): Promise<void> {
-  const local: Promise<void>[] = []
-  if (!env.DATABASE_URL) {
+  const postgres = async () => {
     const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 512, durable: true }
-    const started = startPostgres(options, (service) => keep('postgres', service))
-    local.push(
-      started.then(({ url }) => {
-        env.DATABASE_URL = url
-      }),
-    )
+    env.DATABASE_URL ||= (await startPostgres(options, keep('postgres'))).url
   }
-  if (!env.REDIS_URL) {
+  const redis = async () => {
     const options = { folder: join(folder, 'redis'), durable: true }
-    const started = startRedis(options, (service) => keep('redis', service))
-    local.push(
-      started.then(({ url }) => {
-        env.REDIS_URL = url
-      }),
-    )
+    env.REDIS_URL ||= (await startRedis(options, keep('redis'))).url
   }
-  await Promise.all(local)
+  await Promise.all([postgres(), redis()])
   const { databaseUrl, databaseTlsInsecure, redisUrl, redisTlsInsecure } = readConfig(env)
+  const options = {
+    ...(databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
+    connectionString: databaseUrl,
+  }
   await Promise.all([
-    requireDatabase(databaseUrl, databaseTlsInsecure),
-    requireRedis(redisUrl, redisTlsInsecure),
+    withClient(options, async () => undefined).catch((error) => {
+      const reason = connectionErrorReason(error) ?? `${errorMessage(error)}; see DATABASE_URL`
+      throw new Error(`PostgreSQL at ${hostAndPath(databaseUrl)} cannot be used: ${reason}`)
+    }),
+    pingRedis(redisUrl, redisTlsInsecure).catch((error) => {
+      throw new Error(
+        `Redis at ${hostAndPath(redisUrl)} cannot be used: ${errorMessage(error)}; see REDIS_URL`,
+      )
+    }),
   ])
+}
+
+/** Leaves out the password. */
+function hostAndPath(url: string): string {
+  if (!URL.canParse(url)) return 'an address that is none'
+  const { host, pathname } = new URL(url)
+  return `${host}${pathname}`
 }
 
 /** Migrates and seeds; true when the super admin was created now, with the stored credentials. */
@@ -136,60 +150,32 @@ async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<bool
   const isGiven = SUPER_ADMIN_PASSWORD && SUPER_ADMIN_CLIENT_ID && SUPER_ADMIN_CLIENT_SECRET
   // Before seeding: a start killed in between must not lose credentials known to the database.
   if (isNew && !isGiven) writeCredentials(folder, credentials)
-  const isFirst = await prepare(readConfig({ ...env, ...toEnvironment(credentials) }))
+  const { isFirst } = await prepare(readConfig({ ...env, ...toEnvironment(credentials) }))
   if (isNew && !isFirst) rmSync(credentialsFile(folder), { force: true })
   return isFirst
 }
 
-async function startProcesses(
-  config: Config,
-  folder: string,
-  env: NodeJS.ProcessEnv,
-): Promise<void> {
-  const url = `http://127.0.0.1:${config.port}/`
-  const start = async (name: 'web' | 'worker', isReady: () => Promise<boolean>) => {
-    const place = join(folder, name)
-    mkdirSync(place, { recursive: true, mode: 0o700 })
-    const program: Program = {
-      name: name === 'web' ? 'The web process' : 'The worker',
-      url,
-      command: process.execPath,
-      args: nodeArguments(name),
-      cwd: ROOT,
-      env,
-      folder: place,
-      account: undefined,
-      stopSignal: 'SIGTERM',
-      isReady,
-    }
-    await startService(program, (service) => {
-      keep(name, service)
-      followFailures(join(place, 'log'), console.log)
+/** Stops all processes when one ends by itself. */
+function keep(name: Name): OnSpawn {
+  return (service) => {
+    running.set(name, service)
+    if (stopping) void service.stop(STOP_MS.store)
+    void service.ended.then((how) => {
+      if (!stopping) void fail(`${service.name} ended ${how}: ${readLastError(service.folder)}`)
     })
   }
-  await Promise.all([
-    start('web', () => answers(`${url}livez`)),
-    start('worker', () => answers(`${url}healthcheck`)),
-  ])
 }
 
-/** Stops all processes when one ends by itself. */
-function keep(name: Name, service: Service): void {
-  running.set(name, service)
-  if (stopping) void service.stop(STOP_MS.store)
-  void service.ended.then((how) => {
-    if (!stopping) void fail(`${service.name} ended ${how}: ${readLastError(service.folder)}`)
-  })
-}
-
-async function answers(url: string): Promise<boolean> {
-  try {
-    const response = await fetch(url, { signal: AbortSignal.timeout(5000) })
-    const body = await response.text()
-    return response.ok && !body.includes('"workers":false')
-  } catch {
-    return false
-  }
+/** Prints failed runs and requests, a line each. */
+function printFailure(line: string): void {
+  if (!FAILURE.test(line)) return
+  const { msg, method, route, status, ms, ...ids } = JSON.parse(line)
+  const { requestId, project = 'none', bot, failure, runId } = ids
+  console.log(
+    msg === 'request'
+      ? `${method} ${route} answered ${status} after ${ms} ms (request ${requestId}, project ${project})`
+      : `Bot ${bot} failed, ${failure}, after ${ms} ms (run ${runId}, project ${project})`,
+  )
 }
 
 function stopAll(): Promise<void> {
@@ -212,7 +198,8 @@ async function fail(sentence: string): Promise<void> {
 }
 
 function errorMessage(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+  if (!(error instanceof Error)) return String(error)
+  return error.message || (error as NodeJS.ErrnoException).code || error.name
 }
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {

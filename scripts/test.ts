@@ -1,17 +1,16 @@
 /**
- * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [[--together] <file> …]`: starts, migrates and seeds a
- * throw-away PostgreSQL and Redis, then runs the files. TEST_DATABASE_URL and TEST_REDIS_URL replace them; DATABASE_URL
- * and REDIS_URL are ignored, since tests write. `--full` runs randomized tests to full depth, `--together` runs the
- * files in one process. The last line counts assertions.
+ * `npm test -- [--watch] [option of tap …] [file or folder …]`: starts, migrates and seeds a throw-away PostgreSQL and
+ * Redis, then runs tap on the files, by default test/unit and test/api. TEST_DATABASE_URL and TEST_REDIS_URL replace
+ * them; DATABASE_URL and REDIS_URL are ignored, since tests write. `--watch` keeps both and runs the files again after
+ * each change and each Enter. The last line counts assertions.
  */
-import { spawn } from 'node:child_process'
-import { randomInt } from 'node:crypto'
-import { once } from 'node:events'
-import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import type { ChildProcess } from 'node:child_process'
+import { EventEmitter, once } from 'node:events'
+import { globSync, rmSync, statSync, watch } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
-import { parseArgs } from 'node:util'
-import { crc32 } from 'node:zlib'
+import { join, resolve } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { stripVTControlCharacters } from 'node:util'
 import { readConfig } from '../shared/core/config/config.ts'
 import { temporaryFolder } from './account.ts'
 import { readCredentials, toEnvironment } from './credentials.ts'
@@ -19,204 +18,133 @@ import { distribute } from './distribute.ts'
 import { prepare } from './migrate.ts'
 import { copyDatabase, startPostgres } from './postgres.ts'
 import { startRedis } from './redis.ts'
-import type { Service } from './service.ts'
-import { type FileEnd, runFiles } from './test/files.ts'
-import { cpuSeconds } from './test/process.ts'
+import { type Service, spawnGroup } from './service.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
-const FILES_PER_CORE = 2.5
-const SLOWEST = 10
-const TIMES = join(ROOT, '.tap/times.txt')
+const WATCHED = ['server', 'shared', 'worker', 'scripts', 'test', 'examples', 'docs']
+/** Most tests wait for a process or a database. */
+const JOBS = Math.ceil(2.5 * availableParallelism())
+/** An editor may write a file in several steps. */
+const SETTLE_MS = 50
+/** Spares each file the record of its modules, which takes longer than their import and serves only coverage. */
+const UNRECORDED = '--import=data:text/javascript,process.env._TAPJS_PROCESSINFO_EXCLUDE_="/./"'
+/** Holds the totals at the end of tap's output. */
+const TAIL_CHARS = 4000
+const NONE = '0 passed, 1 failed'
 
-const { values: options, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    full: { type: 'boolean', default: false },
-    bail: { type: 'boolean', default: false },
-    coverage: { type: 'boolean', default: false },
-    jobs: { type: 'string', default: String(Math.ceil(availableParallelism() * FILES_PER_CORE)) },
-    together: { type: 'boolean', default: false },
-  },
-})
-const seed = process.env.TEST_SEED ?? String(randomInt(2 ** 31))
+const isWatching = process.argv.includes('--watch')
+const given = process.argv.slice(2).filter((arg) => arg !== '--watch')
+const options = given.filter((arg) => arg.startsWith('-'))
+const paths = given.filter((arg) => !arg.startsWith('-'))
 const services: Service[] = []
-const interrupted = new AbortController()
+const keep = (service: Service) => services.push(service)
+const changes = new EventEmitter()
+let isInterrupted = false
+let tap: ChildProcess | undefined
 
-async function main(folder: string): Promise<number> {
+/** Returns the last line. */
+async function main(folder: string): Promise<string> {
+  const args = [`--jobs=${JOBS}`, ...options, ...testFiles()]
+  const env = await environment(folder)
+  for (;;) {
+    const change = isWatching ? once(changes, 'change') : undefined
+    const totals = await runTap(args, env)
+    if (change === undefined || isInterrupted) return totals
+    console.log(`${totals}\nWaiting for a change or Enter; Ctrl-C ends`)
+    await change
+    await delay(SETTLE_MS)
+  }
+}
+
+/** Starts the services; returns the variables of the test processes. */
+async function environment(folder: string): Promise<NodeJS.ProcessEnv> {
   const env: NodeJS.ProcessEnv = {
+    // Reporters that write to a pipe print each finished file only if CI is set.
+    CI: '1',
+    ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}),
     ...process.env,
     ...toEnvironment(readCredentials(folder, {})),
     DATA_DIR: folder,
     // The log goes to standard output, which is a test file's report.
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
-    TEST_DEPTH: options.full ? 'full' : 'slice',
-    TEST_SEED: seed,
     WAITS: JSON.stringify({ drainMs: 0, sweepMs: 1000, retryMs: 100, passwordCost: 12 }),
-    ...compileCache(),
+    // Coverage is exact only for code compiled in the same process.
+    ...(options.includes('--no-disable-coverage')
+      ? { NODE_DISABLE_COMPILE_CACHE: '1' }
+      : {
+          NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/compile'),
+          NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ''} ${UNRECORDED}`,
+        }),
   }
-  const [postgres, redis] = await Promise.all([databaseUrl(folder), redisUrl(folder)])
-  env.DATABASE_URL = postgres
-  env.REDIS_URL = redis
+  const { TEST_DATABASE_URL: postgresUrl, TEST_REDIS_URL: redisUrl } = process.env
+  const inFolder = (name: string) => ({ folder: join(folder, name), durable: false })
+  const postgres = { ...inFolder('postgres'), sharedBuffersMb: 256 }
+  const [{ url }, redis] = await Promise.all([
+    postgresUrl ? { url: postgresUrl } : startPostgres(postgres, keep),
+    redisUrl ? { url: redisUrl } : startRedis(inFolder('redis'), keep),
+  ])
+  Object.assign(env, { DATABASE_URL: url, REDIS_URL: redis.url })
   await prepare(readConfig(env))
-  if (env.TEST_ONE_DATABASE) await distribute(postgres, () => undefined)
-  if (interrupted.signal.aborted) return 1
+  if (env.TEST_ONE_DATABASE) await distribute(url, () => undefined)
   // External servers may have more connections than a copy allows.
-  if (!process.env.TEST_DATABASE_URL) env.TEST_TEMPLATE = await copyDatabase(postgres)
-  if (options.coverage) return await cover(env)
+  if (!postgresUrl) env.TEST_TEMPLATE = await copyDatabase(url)
+  return env
+}
 
-  const ends = await runFiles(batches(), {
-    cwd: ROOT,
-    env,
-    jobs: Math.max(1, Number(options.jobs)),
-    isBail: options.bail,
-    signal: interrupted.signal,
-    onEnd: ({ file, ms, cpuS, passed, failed }) =>
-      console.log(
-        `${failed > 0 ? 'FAIL' : 'pass'} ${seconds(ms)} ${seconds(cpuS * 1000)}  ${file} (${passed})`,
-      ),
+/** Runs tap, then ends the processes that files leave. Counts a failure if tap failed or ended without totals. */
+async function runTap(args: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {
+  if (isInterrupted) return NONE
+  tap = spawnGroup('node_modules/.bin/tap', args, { cwd: ROOT, env, stdio: ['pipe', 'inherit'] })
+  let output = ''
+  tap.stdout?.setEncoding('utf8').on('data', (text: string) => {
+    process.stdout.write(text)
+    output = (output + text).slice(-TAIL_CHARS)
   })
-  for (const failure of ends.flatMap(({ failures }) => failures)) console.log(`\n${failure}`)
-  if (ends.length > SLOWEST) reportTimes(ends)
-  if (!options.full) console.log(`Slices of the cases by TEST_SEED=${seed}; all of them by --full`)
-  // The kernel counts the time of ended children.
-  await stopServices()
-  console.log(`${cpuSeconds().toFixed()} s of the processor`)
-  const [passed, failed] = [sumAssertions(ends, 'passed'), sumAssertions(ends, 'failed')]
-  console.log(`${passed} passed, ${failed} failed`)
-  return failed === 0 && passed > 0 && !interrupted.signal.aborted ? 0 : 1
-}
-
-/**
- * Expensive files, of which a third runs unless `--full`: they end processes, wait for leases, measure memory, or run
- * the whole product end to end; and the slowest folders.
- */
-const DRAWN = [
-  /(?:faults|chaos|races|memory)\.test\.ts$/,
-  /test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/,
-  /test\/(?:bots\/runs|export|graphql|import|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
-]
-const GUARDS =
-  /access|hostile|security|isolation|policy|outbound|\/(?:execute|graphql|export|import|subscriptions)\.test/
-
-function allFiles(): string[] {
-  const files = globSync('test/**/*.test.ts', { cwd: ROOT })
-  return options.full ? files : files.filter((file) => !isCostly(file) || isDrawn(file))
-}
-
-const isCostly = (file: string) => !GUARDS.test(file) && DRAWN.some((pattern) => pattern.test(file))
-const isDrawn = (file: string) => crc32(`${seed} ${file}`) % 3 === 0
-
-const seconds = (ms: number) => `${(ms / 1000).toFixed(1).padStart(7)} s`
-
-function sumAssertions(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
-  return ends.reduce((sum, end) => sum + end[what], 0)
-}
-
-/**
- * Files in a separate process: those that change it or inspect more than settings, watch module loading, or have a
- * folder, which tap names after all files of the process.
- */
-const APART =
-  /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|node:v8|\/waits\/|\bloadEngine\b|\btestdir\b/
-/** Long files run separately: others of a batch would wait. */
-const LONG_S = 20
-const BATCH_S = 50
-const BATCH_FILES = 8
-/** Files known to take a minute or more, used without recorded times, as in a fresh clone. */
-const SLOW =
-  /(?:ledger|identity\/changes|replicas|docs\/pages|-memory|web-sockets-access|large-bodies|oracle\/order)\.test\.ts$|faults\.test|\/promises\/|\/console\/|command-line|identity\/cli|execut|system\/start|binary\/storage/
-
-/** Groups files by process, which saves startup time; longest first. */
-function batches(): readonly (readonly string[])[] {
-  if (positionals.length > 0)
-    return options.together ? [positionals] : positionals.map((file) => [file])
-  const seconds = timesBefore()
-  const files = allFiles().sort((a, b) => (a < b ? 1 : -1))
-  const expectedSeconds = (file: string) =>
-    seconds.get(file) ?? (SLOW.test(file) ? 2 * BATCH_S : BATCH_S / BATCH_FILES)
-  const isApart = (file: string) =>
-    expectedSeconds(file) > LONG_S || APART.test(readFileSync(join(ROOT, file), 'utf8'))
-  const [apart, others] = [files.filter(isApart), files.filter((file) => !isApart(file))]
-  const found = apart.map((file) => ({ files: [file], s: expectedSeconds(file) }))
-  let last = { files: [] as string[], s: BATCH_S }
-  for (const file of others) {
-    if (last.s + expectedSeconds(file) > BATCH_S || last.files.length === BATCH_FILES) {
-      last = { files: [], s: 0 }
-      found.push(last)
-    }
-    last.files.push(file)
-    last.s += expectedSeconds(file)
-  }
-  return found.sort((a, b) => b.s - a.s).map(({ files }) => files)
-}
-
-function timesBefore(): ReadonlyMap<string, number> {
-  const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
-  return new Map(
-    [...table.matchAll(/^ *([\d.]+) s .* (\S+)$/gm)].map(([, s, file = '']) => [file, Number(s)]),
-  )
-}
-
-/** tap's runner tracks coverage; its own report ends with it. */
-async function cover(env: NodeJS.ProcessEnv): Promise<number> {
-  const args = ['--no-disable-coverage', '--allow-incomplete-coverage', `--jobs=${options.jobs}`]
-  const tap = spawn(join(ROOT, 'node_modules/.bin/tap'), [...args, ...positionals], {
-    cwd: ROOT,
-    env,
-    stdio: 'inherit',
-  })
-  interrupted.signal.addEventListener('abort', () => tap.kill(interrupted.signal.reason))
   const [code] = await once(tap, 'close')
-  return code ?? 1
+  tap.stdin?.end()
+  // For example `# { total: 16, pass: 12, fail: 4 }`.
+  const totals = /^# \{ total: .* \}$/m.exec(stripVTControlCharacters(output))?.[0] ?? ''
+  const count = (name: string) => Number(new RegExp(`${name}: (\\d+)`).exec(totals)?.[1] ?? 0)
+  return `${count('pass')} passed, ${count('fail') || (code === 0 && totals ? 0 : 1)} failed`
 }
 
-/** Coverage is exact only for code compiled in the same process. */
-function compileCache(): NodeJS.ProcessEnv {
-  if (options.coverage) return { NODE_DISABLE_COMPILE_CACHE: '1' }
-  return { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/compile') }
-}
-
-function reportTimes(ends: readonly FileEnd[]): void {
-  const bySlowness = ends.toSorted((a, b) => b.ms - a.ms)
-  const lines = bySlowness.map(
-    ({ file, ms, cpuS }) => `${seconds(ms)} ${seconds(cpuS * 1000)}  ${file}`,
+function testFiles(): readonly string[] {
+  const all = paths.length > 0 ? paths : ['test/unit', 'test/api']
+  return all.flatMap((path) =>
+    statSync(join(ROOT, path)).isDirectory()
+      ? globSync(`${path}/**/*.test.ts`, { cwd: ROOT }).sort()
+      : [path],
   )
-  mkdirSync(dirname(TIMES), { recursive: true })
-  writeFileSync(TIMES, `${lines.join('\n')}\n`)
-  console.log(`The slowest files, all of them in ${TIMES}:\n${lines.slice(0, SLOWEST).join('\n')}`)
 }
 
-async function databaseUrl(folder: string): Promise<string> {
-  if (process.env.TEST_DATABASE_URL) return process.env.TEST_DATABASE_URL
-  const options = { folder: join(folder, 'postgres'), sharedBuffersMb: 256, durable: false }
-  return (await startPostgres(options, keep)).url
+/** Ends tap before the files that it runs, otherwise it would start the next ones. Ctrl-C reaches its group only so. */
+function interrupt(): void {
+  isInterrupted = true
+  changes.emit('change')
+  if (tap?.kill('SIGKILL')) tap.stdin?.end()
 }
 
-async function redisUrl(folder: string): Promise<string> {
-  if (process.env.TEST_REDIS_URL) return process.env.TEST_REDIS_URL
-  return (await startRedis({ folder: join(folder, 'redis'), durable: false }, keep)).url
-}
-
-function keep(service: Service): void {
-  services.push(service)
-}
-
-async function stopServices(): Promise<void> {
-  await Promise.all(services.splice(0).map((service) => service.stop(STOP_MS)))
-}
-
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-  process.on(signal, () => interrupted.abort(signal))
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt)
+// A killed npm sends no signal.
+const parent = process.ppid
+if (process.env.npm_command) setInterval(() => process.ppid === parent || interrupt(), 1000).unref()
+if (isWatching) {
+  const change = () => changes.emit('change')
+  for (const name of WATCHED) watch(join(ROOT, name), { recursive: true }, change)
+  process.stdin.on('data', change)
 }
 
 const folder = temporaryFolder('botica-test-')
+let line = NONE
 try {
-  process.exitCode = await main(folder)
+  line = await main(folder)
 } catch (error) {
   console.error(error instanceof Error ? error.message : error)
-  process.exitCode = 1
 } finally {
-  await stopServices()
+  await Promise.all(services.map((service) => service.stop(STOP_MS)))
   rmSync(folder, { recursive: true, force: true })
 }
+// The services log their end before it.
+console.log(line)
+process.exit(/^[1-9].* 0 failed$/.test(line) ? 0 : 1)

@@ -1,4 +1,4 @@
-/** The Koa app: middleware in the order a request passes it, then the routes. */
+/** The Koa app: middleware in request order, then the routes. */
 
 import { constants } from 'node:zlib'
 import Koa from 'koa'
@@ -13,28 +13,32 @@ import { corsHeaders, securityHeaders } from './middleware/headers.ts'
 import { limits } from './middleware/limits.ts'
 import { normalizePath, requests, waitForTurn } from './middleware/requests.ts'
 import { openapiRoutes, pageRoutes } from './pages/pages.ts'
+import { accountRoutes } from './routes/account.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
+import { cdsRoutes } from './routes/cds-hooks.ts'
 import { consoleRoutes } from './routes/console.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { docsRoutes } from './routes/docs.ts'
 import { fhir, storageRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { emailRoutes, keyValueRoutes } from './routes/key-value.ts'
+import { mcpRoutes } from './routes/mcp.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { scimRoutes } from './routes/scim.ts'
+import { superRoutes } from './routes/super.ts'
 import { buildRouter, type Route } from './routes/table.ts'
 import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
 
-/** Listens to nothing; opens nothing. */
-export function createApp(services: Services, metrics: Metrics, large?: Web['large']): Koa<State> {
+/** Creates the app; opens no connections or ports. */
+export function createApp(services: Services, metrics: Metrics, large: Web['large']): Koa<State> {
   const { config, log } = services
   const web: Web = { services, metrics, large }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
-  // A proxy appends the address it saw; all before it is what the caller claims.
+  // A proxy appends the client's address; earlier entries are unverified.
   app.maxIpsCount = 1
   app.on('error', (error: Error) => log.warn({ reason: error.message }, 'An answer was cut off'))
 
@@ -52,7 +56,7 @@ export function createApp(services: Services, metrics: Metrics, large?: Web['lar
   return app
 }
 
-/** All routes but those below `/fhir/R4`. */
+/** Returns all routes except those below `/fhir/R4`. */
 export function nonFhirRoutes(web: Web, authenticated: Middleware): readonly Route[] {
   const routes = [
     healthRoutes(web, authenticated),
@@ -60,14 +64,18 @@ export function nonFhirRoutes(web: Web, authenticated: Middleware): readonly Rou
     storageRoutes(web),
     oauthRoutes(web, authenticated),
     authRoutes(web),
+    accountRoutes(web),
     pageRoutes(web),
     consoleRoutes(web),
     docsRoutes(),
     adminRoutes(web),
+    superRoutes(web),
     keyValueRoutes(web),
     scimRoutes(web),
     emailRoutes(web),
     webhookRoutes(web),
+    mcpRoutes(web),
+    cdsRoutes(web),
   ].flatMap((family) => family.routes)
   return [...routes, ...openapiRoutes(web.services.config.baseUrl, routes).routes]
 }
@@ -87,9 +95,9 @@ interface MatchedLayer {
   readonly methods: readonly string[]
 }
 
-/** A path that some route has, with another method, is a 405. */
+/** Answers 405 for a path that exists only with other methods. */
 const unmatched: Middleware = async (ctx) => {
-  // The router leaves the layers whose path fits in `matched`; its types lack the field.
+  // The router stores layers with a matching path in `matched`; its types lack the field.
   const { matched = [] } = ctx as { matched?: readonly MatchedLayer[] }
   const allowed = [...new Set(matched.flatMap((layer) => layer.methods))]
   if (allowed.length > 0) throw methodNotAllowed(allowed.join(', '))

@@ -1,69 +1,109 @@
-/** The web app in a thread, for requests with large bodies. See `large-bodies.ts`. */
-import { createServer, type IncomingMessage } from 'node:http'
-import type { AddressInfo } from 'node:net'
+/** Entry of the thread for requests with large bodies. See `large-bodies.ts`. */
 import { parentPort, workerData } from 'node:worker_threads'
-import { isSameSecret } from '../shared/access/credentials/clients.ts'
+import pLimit from 'p-limit'
+import { handle } from '../shared/api/handle.ts'
 import { openServices } from '../shared/api/open-services.ts'
+import type { Config } from '../shared/core/config/config.ts'
+import { unauthorized } from '../shared/core/errors.ts'
 import { createLogger } from '../shared/core/log.ts'
-import { createApp } from './app.ts'
-import type { Metrics } from './http/metrics.ts'
+import { measureDatabaseTime } from '../shared/postgres/database.ts'
+import { readQuery } from '../shared/request/negotiate.ts'
+import { wholeBody } from '../shared/request/reply.ts'
+import type { FhirReply, FhirRequest } from '../shared/request/request.ts'
+import { asClient } from './cds/ehr-tokens.ts'
+import { answerCds } from './cds/services.ts'
+import type { ThreadCaller } from './http/context.ts'
 import {
-  type FromThread,
-  REMOTE_ADDRESS_HEADER,
-  SECRET_HEADER,
-  type ThreadData,
+  type Answer,
+  type PlainFailure,
+  type PlainReply,
+  type PlainRequest,
   type ToThread,
+  transferable,
+  view,
 } from './large/large-bodies.ts'
+import { sessionFor } from './middleware/authenticate.ts'
+import { ClientDisconnected, toHttpError } from './middleware/failures.ts'
+import { mail } from './routes/key-value.ts'
+import { runWebhook } from './routes/webhook.ts'
 
-/** More than web itself takes, for the headers that it adds. */
-const MAX_HEADER_BYTES = 131_072
-
-const say = (message: FromThread) => parentPort?.postMessage(message)
-
-/** Counted by the process; the routes that show metrics take no bodies. */
-const metrics: Metrics = {
-  contentType: 'text/plain',
-  text: async () => '',
-  values: async () => [],
-  request: (...request) => say({ kind: 'request', request }),
-  watchSockets: () => undefined,
-  watchParts: () => undefined,
-  message: () => undefined,
-}
-
-// Only web makes this thread.
-const { config, secret } = workerData as ThreadData
+// Only web starts this thread.
+const config = workerData as Config
 const services = await openServices(config, createLogger(config.logLevel, 'web'))
-const handler = createApp(services, metrics).callback()
-const server = createServer({ maxHeaderSize: MAX_HEADER_BYTES, requestTimeout: 0 }, (req, res) => {
-  if (!isFromWeb(req)) return req.destroy()
-  void handler(req, res)
-})
-server.keepAliveTimeout = 0
-server.listen(0, '127.0.0.1', () => {
-  // The address of a TCP server is never a string.
-  say({ kind: 'ready', port: (server.address() as AddressInfo).port })
-})
+const running = new Map<number, AbortController>()
+/** A bundle takes up to thirty times its size while it is processed. */
+const BUNDLE_MB = 256
+const bundles = pLimit(Math.max(1, Math.floor(config.webMemoryMb / BUNDLE_MB)))
 
 parentPort?.on('message', (message: ToThread) => {
-  if (message === 'send away') services.queues.sendAway()
+  if (message.kind === 'call') void run(message.id, message.caller, message.request)
+  else if (message.kind === 'abort') running.get(message.id)?.abort(new ClientDisconnected())
+  else if (message.kind === 'send away') services.queues.sendAway()
   else void stop()
 })
 
-/** Moves the address of the caller to where Koa looks for it. */
-function isFromWeb({ headers, socket }: IncomingMessage): boolean {
-  const { [SECRET_HEADER]: shown, [REMOTE_ADDRESS_HEADER]: peer } = headers
-  if (typeof shown !== 'string' || !isSameSecret(shown, secret)) return false
-  delete headers[SECRET_HEADER]
-  delete headers[REMOTE_ADDRESS_HEADER]
-  Object.defineProperty(socket, 'remoteAddress', { value: peer, configurable: true })
-  return true
+async function run(id: number, caller: ThreadCaller, sent: PlainRequest): Promise<void> {
+  const gone = new AbortController()
+  running.set(id, gone)
+  const { result, ms: databaseMs } = await measureDatabaseTime(async () => {
+    try {
+      return { reply: await plainReply(await respond(caller, received(sent, gone.signal))) }
+    } catch (error) {
+      return { failure: plainFailure(error) }
+    }
+  })
+  running.delete(id)
+  const moved = transferable(result.reply?.body)
+  parentPort?.postMessage({ id, databaseMs, ...result } satisfies Answer, moved)
 }
 
-/** Web has answered all requests by then. */
+/** Errors: 401, 403 if the caller's rights have changed meanwhile, and those of web hooks. */
+async function respond(caller: ThreadCaller, request: FhirRequest): Promise<FhirReply> {
+  if ('webhook' in caller) return await runWebhook(services, caller.webhook, request)
+  if ('ehr' in caller) {
+    const session = await services.principals.forMembership(caller.ehr)
+    if (session === undefined) throw unauthorized(config.baseUrl, true)
+    return await answerCds(services, asClient(session).principal, request)
+  }
+  const { principal } = await sessionFor(services, caller)
+  const answer = { fhir: handle, mail, hook: answerCds }[caller.sends ?? 'fhir']
+  const process = () => answer(services, principal, request)
+  return await (request.path === '' ? bundles(process) : process())
+}
+
+function received(sent: PlainRequest, signal: AbortSignal): FhirRequest {
+  const { body, isUpload, queryText, ...rest } = sent
+  const content = typeof body === 'object' ? view(body) : body
+  return {
+    ...rest,
+    query: readQuery(queryText),
+    queryText,
+    body: isUpload ? undefined : content,
+    ...(isUpload && Buffer.isBuffer(content) ? { upload: content } : {}),
+    signal,
+  }
+}
+
+async function plainReply(reply: FhirReply): Promise<PlainReply> {
+  const { open: _, pieces: __, ...rest } = reply
+  const body = await wholeBody(reply)
+  return { ...rest, body: body === undefined ? undefined : Buffer.from(body) }
+}
+
+/** Includes the stack instead of the cause, which cannot be cloned. */
+function plainFailure(error: unknown): PlainFailure {
+  const { status, outcome, headers, cause } = toHttpError(error)
+  const text = cause instanceof Error ? cause.stack : cause
+  return {
+    status,
+    outcome,
+    headers: { ...headers },
+    cause: typeof text === 'string' ? text : undefined,
+  }
+}
+
+/** Called after all requests have been answered. */
 async function stop(): Promise<void> {
-  server.close()
-  server.closeAllConnections()
   await services.close()
   parentPort?.close()
 }

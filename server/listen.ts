@@ -1,4 +1,4 @@
-/** From services to a listening server, and back: stop accepting, finish what runs, close. */
+/** Starts and stops the HTTP server: stop accepting, finish requests, close. */
 
 import {
   createServer,
@@ -14,34 +14,34 @@ import type { Services } from '../shared/request/services.ts'
 import { createApp } from './app.ts'
 import { createMetrics } from './http/metrics.ts'
 import { openLargeBodies } from './large/large-bodies.ts'
-import { openSockets } from './subscriptions/sockets.ts'
+import { openSockets } from './sockets.ts'
 
 export interface Listening {
   readonly port: number
-  /** Callers of bots that still run get the address of the result. */
+  /** Sends callers of running bots the address of the result. */
   sendAway(): void
   /**
-   * Takes requests for `drainMs` more, whose answers close their connections, then refuses new connections.
-   * Resolves when the last answer is sent, or after `patienceMs` with what is left cut off.
+   * Accepts requests for `drainMs` more, closing each connection with its reply, then refuses new connections.
+   * Resolves after the last reply, or after `patienceMs`, when the rest is cut off.
    */
   stop(patienceMs: number, drainMs?: number): Promise<void>
 }
 
 /** Room for a URL of 32 KiB, which the app itself checks. */
 const MAX_HEADER_BYTES = 65_536
-/** Above the idle time of common load balancers, Heroku's router with its 90 s included, so that they close first. */
+/** Above the idle time of common load balancers (Heroku's router: 90 s), so that they close first. */
 const KEEP_ALIVE_MS = 95_000
-/** The largest upload over a slow line; Node's own 5 minutes would cut it off. */
+/** The largest upload over a slow line; Node's default of 5 minutes would cut it off. */
 const REQUEST_MS = 3_600_000
 const HEADER_LOOKS = 6
-/** For the rest of a request that has its answer. */
+/** Time for the rest of a request that has been answered. */
 const REST_MS = 10_000
 const TOO_SLOW = 'The request came too slowly'
 
-/** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
+/** Port 0 selects a free one. Errors: EADDRINUSE, EACCES. */
 export async function listen(services: Services, port: number): Promise<Listening> {
   const metrics = createMetrics(services)
-  const largeBodies = openLargeBodies(services, metrics)
+  const largeBodies = openLargeBodies(services)
   const app = createApp(services, metrics, largeBodies)
   const sockets = openSockets(services, metrics)
   let [stopping, drained] = [false, false]
@@ -55,18 +55,18 @@ export async function listen(services: Services, port: number): Promise<Listenin
     res.once('close', () => {
       running?.delete(res)
       if (!req.complete) endLater(req, Math.min(idleMs, REST_MS))
-      // An answer begun before the stop leaves its connection open: a router may send more until it knows.
+      // The headers were sent before the stop, without `Connection: close`.
       if (drained && running?.size === 0) req.socket.end()
     })
     // Koa answers every failure itself; its promise does not reject.
-    if (!largeBodies.take(req, res)) void handler(req, res)
+    void handler(req, res)
   })
   server.on('connection', (socket) => {
     connections.set(socket, new Set())
     socket.once('close', () => connections.delete(socket))
   })
   server.on('upgrade', (req, socket, head) => {
-    // From here on it is no connection of HTTP.
+    // After the upgrade it is not an HTTP connection.
     connections.delete(req.socket)
     if (stopping) socket.destroy()
     else sockets.upgrade(req, socket, head)
@@ -87,9 +87,9 @@ export async function listen(services: Services, port: number): Promise<Listenin
     async stop(patienceMs, drainMs = 0) {
       stopping = true
       announceEnd(connections)
-      await sockets.close()
-      // A router goes on sending to a process until it has heard that the process is about to leave.
-      drained = await delay(drainMs, true)
+      // A router may send requests until it learns of the shutdown.
+      await Promise.all([sockets.close(), delay(drainMs)])
+      drained = true
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       endIdle(connections)
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)
@@ -100,18 +100,20 @@ export async function listen(services: Services, port: number): Promise<Listenin
   }
 }
 
-/** Connections with a request end with its answer, which says so where its head is not sent yet. */
+/** Closes connections after their current reply, announced by a header if its head is not yet sent. */
 function announceEnd(connections: Connections): void {
   for (const running of connections.values()) {
     for (const res of running) {
       if (!res.headersSent) res.setHeader('Connection', 'close')
-      // A stream of events has no end of its own; its receiver connects again.
-      else if (res.getHeader('Content-Type') === EVENT_STREAM) res.end()
+      // These event streams never end by themselves; clients reconnect. The answer of a run does.
+      else if (res.getHeader('Content-Type') === EVENT_STREAM && !res.hasHeader('X-Bot-Run-Id')) {
+        res.end()
+      }
     }
   }
 }
 
-/** Node's own closeIdleConnections spares a connection that has not sent a request yet. */
+/** Closes connections without a request. Node's closeIdleConnections skips those that never sent one. */
 function endIdle(connections: Connections): void {
   for (const [socket, running] of connections) if (running.size === 0) socket.destroy()
 }
@@ -127,18 +129,18 @@ function serverOptions(idleMs: number): ServerOptions {
   }
 }
 
-/** Some clients ask for HTTP/2 in the same way, and take an answer in HTTP/1.1. */
+/** Some clients offer HTTP/2 in the same way, and accept HTTP/1.1. */
 function isWebSocket({ headers }: IncomingMessage): boolean {
   return headers.upgrade?.toLowerCase() === 'websocket'
 }
 
 function endSlow(socket: Socket, res: ServerResponse): void {
-  // The second look at one that had its answer finds it still open.
+  // Reached again after the reply: the connection is still open.
   if (res.headersSent || socket.writableEnded) socket.destroy()
   else answer(socket, '408 Request Timeout', 'timeout', TOO_SLOW)
 }
 
-/** Nobody reads the rest; whoever sends it bit by bit does not keep the connection for it. */
+/** Ends a connection whose client is still sending an unread body. */
 function endLater(req: IncomingMessage, patienceMs: number): void {
   setTimeout(() => {
     if (!req.complete) req.socket.destroy()
@@ -164,7 +166,7 @@ const REFUSALS: ReadonlyMap<string | undefined, readonly [string, string, string
   ['ERR_HTTP_REQUEST_TIMEOUT', ['408 Request Timeout', 'timeout', TOO_SLOW]],
 ])
 
-/** A message that the HTTP parser refuses never becomes a request; this answers it, in the same form. */
+/** Answers messages that the HTTP parser rejects, which never become requests. */
 function refuse(error: NodeJS.ErrnoException, socket: Socket): void {
   if (!socket.writable || error.code === 'ECONNRESET') {
     socket.destroy()
@@ -174,7 +176,7 @@ function refuse(error: NodeJS.ErrnoException, socket: Socket): void {
   answer(socket, status, code, text)
 }
 
-/** Where there is no request, or none that will ever be complete. */
+/** Answers on the socket where a request is missing or will never be complete. */
 function answer(socket: Socket, status: string, code: string, text: string): void {
   const body = JSON.stringify({
     resourceType: 'OperationOutcome',
@@ -193,8 +195,8 @@ function answer(socket: Socket, status: string, code: string, text: string): voi
 }
 
 /**
- * Requests whose body stands still, or comes so slowly that somebody only wants to hold the connection. The
- * connections are looked at now and then, which costs the requests themselves nothing.
+ * Ends requests whose body stalls, or arrives so slowly that it only holds the connection. Periodic checks of all
+ * connections cost the requests nothing.
  */
 type Connections = ReadonlyMap<Socket, ReadonlySet<ServerResponse>>
 
@@ -203,11 +205,11 @@ interface Progress {
   readonly at: number
 }
 
-/** A body brings at least this much within the time; the slowest of lines brings more. */
+/** Minimum of a body within the time, below the speed of the slowest lines. */
 const LEAST_BYTES = 16 * 1024
 const LOOKS = 6
 
-/** Calls `end` for a connection whose body brings too little for `idleMs`. Answers what stops it. */
+/** Calls `end` for connections whose body brings too little in `idleMs`. Returns a function that stops it. */
 function watchBodies(
   connections: Connections,
   idleMs: number,
@@ -231,7 +233,7 @@ function watchBodies(
   return () => clearInterval(timer)
 }
 
-/** Its buffer is full: more is not read from the connection until we take some out. */
+/** True if its buffer is full: the stall is on our side. */
 function waitsForUs(req: IncomingMessage): boolean {
   return req.readableLength >= req.readableHighWaterMark
 }

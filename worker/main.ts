@@ -1,18 +1,18 @@
 /** The worker process: reads settings, opens services, takes jobs; on SIGTERM finishes current work and exits. */
-import { availableParallelism } from 'node:os'
-import { openServices, StartError } from '../shared/api/open-services.ts'
+import { setTimeout as delay } from 'node:timers/promises'
+import { exitUnstarted, openServices } from '../shared/api/open-services.ts'
 import { openFollowed } from '../shared/bots/live-logs.ts'
-import { createStats } from '../shared/bots/stats.ts'
+import { countActiveProjects, createStats } from '../shared/bots/stats.ts'
 import { readConfig } from '../shared/core/config/config.ts'
-import { ConfigError } from '../shared/core/config/reader.ts'
 import { createLogger } from '../shared/core/log.ts'
+import { stopOnSignal } from '../shared/core/stop.ts'
 import { createExportMetrics } from '../shared/export/exporting.ts'
 import { startExports } from '../shared/export/run.ts'
 import { startImports } from '../shared/import/run.ts'
-import { BOT_QUEUES, type BotQueue, EXPORTS, IMPORTS, REQUESTS } from '../shared/queue/jobs.ts'
+import { BOT_QUEUES, type BotQueue } from '../shared/queue/jobs.ts'
 import { openRuns, type Runs } from '../shared/queue/runs.ts'
-import { type RunWorker, startRunWorker, startWakeWorker } from '../shared/queue/worker.ts'
-import { openRedis } from '../shared/redis/redis.ts'
+import { type RunWorker, startRunWorker } from '../shared/queue/worker.ts'
+import { listenForWakes } from '../shared/redis/wakes.ts'
 import { watchWebLoad } from '../shared/redis/web-load.ts'
 import type { Services } from '../shared/request/services.ts'
 import type { Notification } from '../shared/subscriptions/events.ts'
@@ -20,6 +20,8 @@ import {
   publishNotifications,
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
+import { openAnswerStreams } from './bots/answer-stream.ts'
+import { startDeadLetters } from './bots/dead-letters.ts'
 import { type Executors, executorsWithin, openExecutors, runsWithin } from './bots/executors.ts'
 import { startSweep } from './bots/left-runs.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
@@ -38,6 +40,8 @@ import { startEvents } from './subscriptions/deliver.ts'
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
 const GIVE_BACK_MS = 3000
+const REPORT_MS = 2000
+
 async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'worker')
@@ -49,61 +53,53 @@ async function main(): Promise<void> {
   const stats = createStats()
   const followed = await openFollowed(services.bus)
   const reports = createRunReports(services, followed)
-  const runner = new Runner({ services, runs, executors, reports, metrics, stats })
+  const streams = await openAnswerStreams(services.bus)
+  const runner = new Runner({ services, runs, executors, streams, reports, metrics, stats })
   const opened: Opened = { services, runs, runner, metrics }
   const features = await startFeatures(opened)
-  const workers = await Promise.all([
-    ...served.map((queue) => startBotWorker(opened, queue)),
-    ...startWakeWorkers(services, features),
-  ])
+  const workers = await Promise.all(served.map((queue) => startBotWorker(opened, queue)))
+  const wakes = await listenForAllWakes(services, features)
   await runs.presence.announce(served, async () => {
     await stats.flush(services.redis)
     return await metrics.text()
   })
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
-  let stopping = false
-  const stop = async (signal: NodeJS.Signals) => {
-    if (stopping) process.exit(1)
-    stopping = true
-    log.info({ signal, active: runner.active }, 'stopping')
+  stopOnSignal(log, async () => {
+    for (const listening of wakes) listening.close()
     const { exports, imports, requests, events, loops } = features
     // Parts are released after their writes.
     const left = Promise.all([exports?.stop(), imports?.stop()])
     const closed = Promise.all([
       ...workers.map((worker) => worker.close()),
+      requests?.stop(),
       events?.stop(FINISH_MS),
     ])
-    await Promise.race([closed, pause(FINISH_MS)])
+    await atMost(FINISH_MS, closed)
     runner.abandonAll()
-    await Promise.race([closed.then(() => runner.close()), pause(GIVE_BACK_MS)])
-    await Promise.all([
-      requests?.stop(),
-      ...loops.map((loop) => loop.stop()),
-      // A part waiting for hung storage is left behind: its lease expires.
-      Promise.race([left, pause(GIVE_BACK_MS)]),
-      runs.close(),
-      executors.close(),
-    ])
-    await reports.close()
-    await stats.flush(services.redis).catch(() => undefined)
+    await atMost(
+      GIVE_BACK_MS,
+      closed.then(() => runner.close()),
+    )
+    // A store that no longer answers must not delay the exit; leases and presence there expire.
+    const released = [...loops.map((loop) => loop.stop()), left, runs.close(), executors.close()]
+    await atMost(GIVE_BACK_MS, Promise.all(released))
+    streams.close()
+    const counted = stats.flush(services.redis).catch(() => undefined)
+    await atMost(REPORT_MS, Promise.all([reports.close(), counted]))
     await services.close()
-    log.info('stopped')
-    process.exit(0)
-  }
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    process.on(signal, () => void stop(signal))
-  }
+  })
 }
 
-function startExecutors({ config, log }: Services): Promise<Executors> {
+/** Starts an executor for each project of the last minutes before runs are taken, so that their first calls do not wait for one. */
+async function startExecutors({ config, log, redis }: Services): Promise<Executors> {
   const memoryMb = config.workerMemoryMb
-  return openExecutors({
+  return await openExecutors({
     log,
     maxExecutors: executorsWithin(memoryMb),
     memoryMb,
     spares: 2,
-    isolatesPerBot: Math.max(4, availableParallelism()),
+    firstSpares: await countActiveProjects(redis),
   })
 }
 
@@ -130,6 +126,7 @@ async function startFeatures({ services, runs, runner, metrics }: Opened) {
     loops: [
       startSweep(services),
       ...(has('upkeep') ? [startTableUpkeep(services), startUpkeepJobs(services)] : []),
+      ...(has('upkeep') ? startDeadLetters(services) : []),
       ...(has('upkeep') && config.autoDownload ? [startDownloads(services)] : []),
       ...(has('schedules') ? [startSchedules(services, metrics, () => runs.presence.now())] : []),
       ...(has('mail') ? [startMail(services)] : []),
@@ -137,25 +134,25 @@ async function startFeatures({ services, runs, runner, metrics }: Opened) {
     events: has('change')
       ? await startEvents(services, runner, createEventMetrics(registry), sockets)
       : undefined,
-    requests: has(REQUESTS) ? startRequests(services, runs) : undefined,
-    exports: has(EXPORTS)
+    requests: has('requests') ? startRequests(services, runs) : undefined,
+    exports: has('export')
       ? startExports(services, createExportMetrics(registry), isBusy)
       : undefined,
-    imports: has(IMPORTS) ? startImports(services) : undefined,
+    imports: has('import') ? startImports(services) : undefined,
   }
 }
 
-function startWakeWorkers(
-  { config, log }: Services,
-  { requests, exports, imports }: Awaited<ReturnType<typeof startFeatures>>,
-): readonly Promise<RunWorker>[] {
-  const start = (queue: string, process: (id: string) => Promise<void>) =>
-    startWakeWorker({ queue, connection: openRedis(config, 'worker', log), log, process })
-  return [
-    ...(requests ? [start(REQUESTS, requests.process)] : []),
-    ...(exports ? [start(EXPORTS, async () => exports.wake())] : []),
-    ...(imports ? [start(IMPORTS, async () => imports.wake())] : []),
-  ]
+/** Events listen for their own. */
+function listenForAllWakes(
+  { bus }: Services,
+  features: Awaited<ReturnType<typeof startFeatures>>,
+): Promise<readonly { close(): void }[]> {
+  const { requests, exports, imports } = features
+  return Promise.all([
+    ...(requests ? [listenForWakes(bus, 'requests', requests.wake)] : []),
+    ...(exports ? [listenForWakes(bus, 'export', exports.wake)] : []),
+    ...(imports ? [listenForWakes(bus, 'import', imports.wake)] : []),
+  ])
 }
 
 function startBotWorker(
@@ -169,17 +166,12 @@ function startBotWorker(
     concurrency: config.workerConcurrency,
     // Runs waiting in isolates or for one.
     mostWaiting: runsWithin(config.workerMemoryMb) + MOST_HELD,
-    process: (taken, rest) => runner.process(taken, rest),
-    giveUp: (job, isPoison) => runner.giveUp(job, isPoison),
+    runner,
   })
 }
 
-function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms).unref())
+async function atMost(ms: number, work: Promise<unknown>): Promise<void> {
+  await Promise.race([work, delay(ms)])
 }
 
-main().catch((error: unknown) => {
-  const isPlain = error instanceof ConfigError || error instanceof StartError
-  const text = error instanceof Error && !isPlain ? error.stack : String((error as Error).message)
-  process.stderr.write(`${text}\n`, () => process.exit(1))
-})
+main().catch(exitUnstarted)

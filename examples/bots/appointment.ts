@@ -1,4 +1,7 @@
-/** Input: an HL7v2 SIU message. SCH becomes an Appointment, found again by its number; S15 and S26 end it. Answer: the acknowledgment. */
+/**
+ * Input: an HL7v2 SIU message. SCH becomes an Appointment, matched by its number; S15 and S26 cancel it. Answer: the
+ * acknowledgment.
+ */
 import { type BotEvent, type Hl7Message, type MedplumClient, parseHl7DateTime } from '@medplum/core'
 import type { Appointment } from '@medplum/fhirtypes'
 

@@ -1,7 +1,7 @@
 /**
- * Input: `{ mrn }`. Fetches a patient from another server as a SMART Backend Services client: the token is bought with a
- * JWT that is signed by RS384 with the Project's secret PEER_KEY, a private JWK. PEER_URL is that server, PEER_CLIENT
- * our name there; PEER_TOKEN_URL is where tokens are, if that is not `token` below PEER_URL.
+ * Input: `{ mrn }`. Reads a patient from another server as a SMART Backend Services client: it requests a token with a
+ * JWT signed by RS384 with the Project's secret PEER_KEY, a private JWK. PEER_URL is the address of that server and
+ * PEER_CLIENT our client id there; PEER_TOKEN_URL is its token endpoint, by default `token` below PEER_URL.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 import type { Bundle, Patient } from '@medplum/fhirtypes'

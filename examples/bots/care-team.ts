@@ -1,4 +1,7 @@
-/** Input: `{ npi, family, given, organization }`. The Practitioner and the role are made if they are not there yet. */
+/**
+ * Input: `{ npi, family, given, organization }`. Creates the Practitioner and the PractitionerRole if they do not
+ * exist.
+ */
 import { type BotEvent, createReference, type MedplumClient } from '@medplum/core'
 
 const npis = 'http://hl7.org/fhir/sid/us-npi'

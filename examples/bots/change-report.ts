@@ -1,5 +1,6 @@
 /**
- * Input: `{ patient }`. Tells who changed which elements of a Patient, from its history, as a PDF.
+ * Input: `{ patient }`. Writes a PDF of all changes in the history of a Patient: the author, the time and the
+ * elements.
  */
 import { type BotEvent, getReferenceString, type MedplumClient } from '@medplum/core'
 import type { Patient } from '@medplum/fhirtypes'

@@ -1,6 +1,6 @@
 /**
- * A report for a schedule or a browser: encounters by status and class as CSV. A GET shows the table; it is
- * also kept as a Binary, named in a Communication of the day.
+ * Reports encounters by status and class as CSV, on a schedule or to a browser. A GET returns the table, which is also
+ * stored as a Binary and referenced by a Communication of the day.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 import type { Encounter } from '@medplum/fhirtypes'

@@ -1,6 +1,6 @@
 /**
- * Input: a Patient that was just stored. Another active Patient with the same family name and day of birth
- * is the same person: the older record stays, takes the identifiers over, and both link to each other.
+ * Input: a Patient that was just stored. Another active Patient with the same family name and date of birth is treated
+ * as the same person: the older record stays and takes over the identifiers, and the two link to each other.
  * https://hl7.org/fhir/R4/patient.html#links
  */
 import { type BotEvent, createReference, type MedplumClient } from '@medplum/core'

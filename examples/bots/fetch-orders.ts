@@ -1,6 +1,6 @@
 /**
- * Asks the laboratory of the secrets LAB_URL and LAB_TOKEN for its orders and keeps them as ServiceRequests,
- * each found again by its number. Input: nothing, or `{ "since": "2026-01-01" }`.
+ * Fetches orders from the laboratory in the secrets LAB_URL and LAB_TOKEN and stores them as ServiceRequests, matched
+ * by number. Input: nothing, or `{ "since": "2026-01-01" }`.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 

@@ -1,6 +1,6 @@
 /**
- * Input: a Bundle of type message. The resources in its focus are stored; the answer is the message that says
- * so, or why not. https://hl7.org/fhir/R4/messaging.html
+ * Input: a Bundle of type message. Stores the resources in its focus; the answer is a message with the outcome.
+ * https://hl7.org/fhir/R4/messaging.html
  */
 import {
   type BotEvent,

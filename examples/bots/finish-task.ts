@@ -1,4 +1,6 @@
-/** Input: `{ task, note }`. The Task is completed by a patch that fails when somebody else was faster. */
+/**
+ * Input: `{ task, note }`. Completes the Task by a patch that fails if another client has changed the Task in between.
+ */
 import { type BotEvent, type MedplumClient, normalizeErrorString } from '@medplum/core'
 
 export async function handler(

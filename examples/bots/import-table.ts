@@ -1,4 +1,7 @@
-/** Input: text with a line a patient, `number;family;given;birth date`. Answer: how many were new, and the lines that were refused. */
+/**
+ * Input: text with one patient per line, `number;family;given;birth date`. Answer: the number of new patients, and the
+ * rejected lines.
+ */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 import type { BundleEntry } from '@medplum/fhirtypes'
 

@@ -1,6 +1,6 @@
 /**
- * A public web hook: a payment provider tells of a payment by a form. What is not signed with the secret
- * PAYMENT_KEY is refused; what was told before changes nothing.
+ * A public webhook: a payment provider reports a payment by a form. Rejects a form that is not signed with the secret
+ * PAYMENT_KEY; a repeated report changes nothing.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { type BotEvent, badRequest, type MedplumClient, OperationOutcomeError } from '@medplum/core'

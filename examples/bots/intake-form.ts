@@ -1,4 +1,7 @@
-/** Input: the QuestionnaireResponse of an intake form. It becomes a Patient, an AllergyIntolerance and an Observation. */
+/**
+ * Input: the QuestionnaireResponse of an intake form, from which it creates a Patient, an AllergyIntolerance and an
+ * Observation.
+ */
 import {
   type BotEvent,
   createReference,

@@ -1,7 +1,7 @@
 /**
- * Input: an HL7v2 ORU^R01 message. The patient is found, or made, by the medical record number; each OBR
- * becomes a DiagnosticReport and each OBX below it an Observation, all in one transaction. A message that
- * comes again updates what it made. Answer: the acknowledgment.
+ * Input: an HL7v2 ORU^R01 message. Finds or creates the patient by medical record number; each OBR becomes a
+ * DiagnosticReport and each OBX below it an Observation, all in one transaction. A repeated message updates the same
+ * resources. Answer: the acknowledgment.
  */
 import {
   type BotEvent,

@@ -1,6 +1,6 @@
 /**
- * Input: `{ patient, reason }`. Closes the chart of a patient: what is only planned is deleted, the rest is
- * counted, and a note of the leave is kept if it is valid. The reason has to be one of a published value set.
+ * Input: `{ patient, reason }`. Closes the chart of a patient who leaves the practice: deletes proposed appointments,
+ * counts the other resources, and stores a Flag with the reason. The reason must be a code of a published value set.
  */
 import {
   type BotEvent,

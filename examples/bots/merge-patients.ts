@@ -1,4 +1,7 @@
-/** Input: an HL7v2 ADT^A40 message. The record in MRG is closed and linked to the one in PID. Answer: the acknowledgment. */
+/**
+ * Input: an HL7v2 ADT^A40 message. Closes the record in MRG and links it to the one in PID. Answer: the
+ * acknowledgment.
+ */
 import {
   type BotEvent,
   createReference,

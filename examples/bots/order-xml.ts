@@ -1,6 +1,6 @@
 /**
- * Input: an order as XML. It becomes a ServiceRequest of the patient with that number, and the answer is XML, too. Bundle
- * it before it is deployed, as it brings its own parser along.
+ * Input: an order as XML. Creates a ServiceRequest for the patient with that number; the answer is XML too. Bundle it
+ * before deployment, since it includes an XML parser.
  */
 import { type BotEvent, createReference, type MedplumClient } from '@medplum/core'
 import { Builder, parseStringPromise } from 'xml2js'

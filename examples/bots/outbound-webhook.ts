@@ -1,6 +1,6 @@
 /**
- * Input: any resource. It is sent to the address in the Project's secret HOOK_URL, signed with HOOK_KEY:
- * the receiver computes the same HMAC over the body that it got.
+ * Input: any resource. Sends it to the address in the Project's secret HOOK_URL, signed with HOOK_KEY: the receiver
+ * computes the same HMAC over the received body.
  */
 import { createHmac } from 'node:crypto'
 import type { BotEvent, MedplumClient } from '@medplum/core'

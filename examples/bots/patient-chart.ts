@@ -1,4 +1,4 @@
-/** GET with `?patient=<id>`. Answer: what a chart shows of a patient, asked for by one GraphQL query. */
+/** GET with `?patient=<id>`. Answer: the data of a patient's chart, read by one GraphQL query. */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 
 const query = `query Chart($id: ID!, $subject: [String!]) {

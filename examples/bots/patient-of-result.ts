@@ -1,4 +1,4 @@
-/** Input: an Observation. Answer: one line about whose result it is and who reported it. */
+/** Input: an Observation. Answer: one line with its patient and its performer. */
 import { type BotEvent, formatHumanName, formatQuantity, type MedplumClient } from '@medplum/core'
 import type { Observation, Patient, Practitioner, Reference } from '@medplum/fhirtypes'
 

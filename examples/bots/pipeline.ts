@@ -1,6 +1,6 @@
 /**
- * Input: `{ patient, steps }`, where each step is the identifier of a bot. Each gets what the one before
- * answered; the first that fails ends it.
+ * Input: `{ patient, steps }`, where each step is the identifier of a bot. Each bot gets the answer of the one before;
+ * the first failure ends the pipeline.
  */
 import { type BotEvent, type MedplumClient, normalizeErrorString } from '@medplum/core'
 

@@ -1,4 +1,4 @@
-/** Input: `{ type, rules }` with FHIRPath rules by name. Answer: for each rule the resources that break it. */
+/** Input: `{ type, rules }` with FHIRPath rules by name. Answer: for each rule, the resources that violate it. */
 import {
   type BotEvent,
   evalFhirPath,

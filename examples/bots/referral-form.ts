@@ -1,6 +1,6 @@
 /**
- * Input: an HTML form with `patient`, `reason` and any number of `copy`. It becomes a ServiceRequest, and the
- * address in the secret FAX_URL gets a letter as multipart form data.
+ * Input: an HTML form with `patient`, `reason` and any number of `copy`. Creates a ServiceRequest, and sends a letter
+ * as multipart form data to the address in the secret FAX_URL.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 

@@ -1,4 +1,4 @@
-/** Input: a DiagnosticReport. It is written as a PDF, which a DocumentReference names. */
+/** Input: a DiagnosticReport. Writes it as a PDF and stores it with a DocumentReference. */
 import {
   type BotEvent,
   createReference,

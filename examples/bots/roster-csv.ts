@@ -1,6 +1,7 @@
 /**
- * Input: a roster as CSV, `mrn,family,given,born`. Each row becomes the Patient of that number, all in one transaction;
- * rows without number or family name are answered. Bundle it before it is deployed, as it brings its own parser along.
+ * Input: a roster as CSV, `mrn,family,given,born`. Each row becomes the Patient with that number, all in one
+ * transaction; the answer lists rows without number or family name. Bundle it before deployment, since it includes a
+ * CSV parser.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 import type { BundleEntry, Patient } from '@medplum/fhirtypes'

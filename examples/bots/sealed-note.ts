@@ -1,6 +1,6 @@
 /**
- * Input: `{ patient, note }`, or `{ communication }`. Keeps a note that only this bot can read: sealed by AES-GCM with a
- * key derived from the Project's secret NOTE_KEY; or opens one.
+ * Input: `{ patient, note }` stores a note that only this bot can read, encrypted by AES-GCM with a key derived from
+ * the Project's secret NOTE_KEY; `{ communication }` decrypts one.
  */
 import { createCipheriv, createDecipheriv, randomBytes, scryptSync } from 'node:crypto'
 import type { BotEvent, MedplumClient } from '@medplum/core'

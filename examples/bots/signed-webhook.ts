@@ -1,6 +1,6 @@
 /**
- * Input: `{ token }`, a JWT that a partner has signed by RS256. The partner's key is the Project's secret PARTNER_KEY, a
- * PEM. A token that is genuine, for this service and not expired leaves a Communication.
+ * Input: `{ token }`, a JWT that a partner has signed by RS256. The partner's public key is the Project's secret
+ * PARTNER_KEY, in PEM. A valid, unexpired token for this service creates a Communication.
  */
 import { createVerify } from 'node:crypto'
 import { type BotEvent, badRequest, type MedplumClient, OperationOutcomeError } from '@medplum/core'

@@ -1,4 +1,7 @@
-/** Input: an Encounter. Its Observations become a text that is kept as a DocumentReference; an older summary is appended. */
+/**
+ * Input: an Encounter. Summarises its Observations as a text, stored as a DocumentReference, with the text of the
+ * previous summary below.
+ */
 import {
   type BotEvent,
   formatCodeableConcept,

@@ -1,6 +1,6 @@
 /**
- * Input: a Patient. A mail to the first address of the patient, and a Communication that says so. The bot's
- * membership must be a project admin's: only those send mails.
+ * Input: a Patient. Sends a mail to the patient's first address and records it as a Communication. The bot's
+ * membership must be a project administrator's: only those may send mail.
  */
 import { type BotEvent, createReference, formatGivenName, type MedplumClient } from '@medplum/core'
 import type { Patient } from '@medplum/fhirtypes'

@@ -1,6 +1,6 @@
 /**
- * Input: `{ patient }`. Packs the documents of a patient into one ZIP, with a list of them. Bundle it before it is
- * deployed, as it brings its own packer along.
+ * Input: `{ patient }`. Packs the documents of a patient into one ZIP with a list of them. Bundle it before
+ * deployment, since it includes a ZIP library.
  */
 import { type BotEvent, getReferenceString, type MedplumClient } from '@medplum/core'
 import JSZip from 'jszip'

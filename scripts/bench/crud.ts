@@ -5,66 +5,47 @@
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import type { Figure } from '../bench.ts'
-import { type Load, measure, median } from './load.ts'
+import { alternate, type Figure, measure } from './load.ts'
 import { pickSample, syntheaResources } from './samples.ts'
-import { type Stage, withStage } from './stage.ts'
+import type { Stage } from './stage.ts'
 
 const ROUNDS = 5
 const FILL_SECONDS = 3
-/** V8 needs some thousand calls to reach a steady state. */
-const WARM_UP = { callers: 16, seconds: 2 }
 const AREAS = [
-  { name: 'create', callers: 1, required: '0.65' },
-  { name: 'create', callers: 16, required: '0.6' },
-  { name: 'create', callers: 64, required: '0.9' },
-  { name: 'read', callers: 1, required: '0.7' },
-  { name: 'read', callers: 16, required: '0.7' },
-  { name: 'update', callers: 1, required: '0.6' },
-  { name: 'update', callers: 16, required: '0.6' },
+  ['create', 1, '0.65'],
+  ['create', 16, '0.6'],
+  ['create', 64, '0.9'],
+  ['read', 1, '0.7'],
+  ['read', 16, '0.7'],
+  ['update', 1, '0.6'],
+  ['update', 16, '0.6'],
 ] as const
 
 type Call = () => Promise<boolean>
 type Calls = Readonly<Record<'create' | 'read' | 'update', { ours: Call; limit: Call }>>
 
-export function crud(seconds: number): Promise<readonly Figure[]> {
-  return withStage(async (stage) => {
-    const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: 64 })
-    try {
-      const calls = await prepare(stage, pool)
-      const figures: Figure[] = []
-      for (const { name, callers, required } of AREAS) {
-        const figure = await compare(callers, seconds, calls[name])
-        figures.push({ what: `${name}, ${callers} callers`, ...figure, required })
-      }
-      return figures
-    } finally {
-      await pool.end()
-    }
-  })
-}
-
-async function compare(
-  callers: number,
-  seconds: number,
-  calls: Calls['create'],
-): Promise<Pick<Figure, 'ours' | 'limit' | 'ratio'>> {
-  await measure(WARM_UP.callers, WARM_UP.seconds, calls.limit)
-  await measure(WARM_UP.callers, WARM_UP.seconds, calls.ours)
-  const rounds: { ours: Load; limit: Load }[] = []
-  for (let round = 0; round < ROUNDS; round++) {
-    const limit = await measure(callers, seconds, calls.limit)
-    rounds.push({ limit, ours: await measure(callers, seconds, calls.ours) })
+export async function crud(stage: Stage, seconds: number): Promise<readonly Figure[]> {
+  const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: 64 })
+  const calls = await prepareCalls(stage, pool)
+  const figures: Figure[] = []
+  for (const [name, callers, required] of AREAS) {
+    const rate = (call: Call) => async () => (await measure(callers, seconds, call)).perSecond
+    const { ours, limit } = calls[name]
+    const found = await alternate(ROUNDS, rate(ours), rate(limit))
+    const show = (side: 'ours' | 'limit') => `${Math.round(found[side])}/s`
+    figures.push({
+      what: `${name}, ${callers} callers`,
+      ours: show('ours'),
+      limit: show('limit'),
+      ratio: found.ratio,
+      required,
+    })
   }
-  const middle = (side: 'ours' | 'limit', key: keyof Load) =>
-    median(rounds.map((round) => round[side][key]))
-  const show = (side: 'ours' | 'limit') =>
-    `${Math.round(middle(side, 'perSecond'))}/s, p99 ${middle(side, 'p99Ms').toFixed(1)} ms`
-  const ratio = median(rounds.map(({ ours, limit }) => ours.perSecond / limit.perSecond))
-  return { ours: show('ours'), limit: show('limit'), ratio: ratio.toFixed(2) }
+  await pool.end()
+  return figures
 }
 
-async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
+async function prepareCalls(stage: Stage, pool: pg.Pool): Promise<Calls> {
   const { repository } = stage.services
   const { principal } = await stage.openProject()
   const all = await syntheaResources()

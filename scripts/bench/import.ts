@@ -3,45 +3,42 @@
  * database.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Resource } from '../../shared/fhir/resource.ts'
 import { syntheaTexts } from '../../test/fixtures/resources.ts'
-import type { Figure } from '../bench.ts'
-import { alternate, measure, median, medianRatio, openWire, type Wire } from './load.ts'
+import { alternate, awaitJob, type Figure, measure, openWire, type Wire } from './load.ts'
 import { copies, syntheaResources } from './samples.ts'
-import { type Stage, withStage } from './stage.ts'
+import type { BenchProject, Stage } from './stage.ts'
 
 const ROUNDS = 3
-/** More frequent polls return 429. */
-const POLL_MS = 250
 /** A Project change is known to all processes by then. */
 const KNOWN_MS = 5000
 
-export function imports(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return withStage(async (stage) => {
-    await stage.start('worker')
-    const token = await openImporter(stage)
-    const wire = await openWire(stage.baseUrl, 1, token, 'application/fhir+json')
-    const texts = await syntheaTexts()
-    const inBundles = (await syntheaResources()).length / texts.length
-    const { ours, limit } = await alternate(ROUNDS, {
-      limit: async () => (await bundles(wire, texts, seconds)) * inBundles,
-      ours: () => oneImport(`${stage.baseUrl}fhir/R4/`, token, resources),
-    })
-    wire.close()
-    const show = (rates: readonly number[]) => `${Math.round(median(rates))} resources/s`
-    const what = 'import beside bundles of one at a time'
-    const ratio = medianRatio(ours, limit)
-    return [{ what, ours: show(ours), limit: show(limit), ratio, required: '>= 3' }]
-  })
-}
-
-async function openImporter(stage: Stage): Promise<string> {
-  const { token, admin, projectId } = await stage.openProject()
-  const url = `fhir/R4/Project/${projectId}`
-  const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
-  await admin.put(url, { ...(await admin.get(url)), systemSetting })
-  await delay(KNOWN_MS)
-  return token
+export async function imports(
+  stage: Stage,
+  seconds: number,
+  resources: number,
+): Promise<readonly Figure[]> {
+  await stage.start('worker')
+  const project = await stage.openProject()
+  const { token } = project
+  await allowOwnIds(project)
+  const wire = await openWire(stage.baseUrl, 1, token, 'application/fhir+json')
+  const texts = await syntheaTexts()
+  const inBundles = (await syntheaResources()).length / texts.length
+  const { ours, limit, ratio } = await alternate(
+    ROUNDS,
+    () => oneImport(`${stage.baseUrl}fhir/R4/`, token, resources),
+    async () => (await bundles(wire, texts, seconds)) * inBundles,
+  )
+  wire.close()
+  return [
+    {
+      what: 'import during bundles sent one at a time',
+      ours: `${Math.round(ours)} resources/s`,
+      limit: `${Math.round(limit)} resources/s`,
+      ratio,
+      required: '>= 3',
+    },
+  ]
 }
 
 async function bundles(wire: Wire, texts: readonly string[], seconds: number): Promise<number> {
@@ -53,20 +50,48 @@ async function bundles(wire: Wire, texts: readonly string[], seconds: number): P
   return perSecond
 }
 
+/** Lets the Project's clients choose the ids of new resources. */
+export async function allowOwnIds({ admin, projectId }: BenchProject): Promise<void> {
+  const url = `fhir/R4/Project/${projectId}`
+  const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
+  await admin.put(url, { ...(await admin.get(url)), systemSetting })
+  await delay(KNOWN_MS)
+}
+
 /** Returns resources per second, from kick-off to the manifest. */
 async function oneImport(base: string, token: string, count: number): Promise<number> {
-  const send = (url: string, body?: string, type = 'application/fhir+json') =>
-    fetch(new URL(url, base), {
-      method: body === undefined ? 'GET' : 'POST',
+  const resources = (await Array.fromAsync(copies(count))).flat()
+  const inputs = [...Map.groupBy(resources, ({ resourceType }) => resourceType)].map(
+    ([type, list]) => ({
+      type,
+      body: () => list.map((resource) => JSON.stringify(resource)).join('\n'),
+    }),
+  )
+  return count / (await importInputs(base, token, inputs))
+}
+
+/** One NDJSON file of a type. */
+export interface Input {
+  readonly type: string
+  readonly body: () => NonNullable<RequestInit['body']>
+}
+
+/** Returns the seconds from kick-off to the manifest. */
+export async function importInputs(
+  base: string,
+  token: string,
+  inputs: readonly Input[],
+): Promise<number> {
+  const post = (path: string, type: string, body: ReturnType<Input['body']>) =>
+    fetch(base + path, {
+      method: 'POST',
       headers: { Authorization: `Bearer ${token}`, 'Content-Type': type },
-      ...(body === undefined ? {} : { body }),
+      body,
+      duplex: 'half',
     })
-  const resources: Resource[] = []
-  for await (const copy of copies(count)) resources.push(...copy)
   const parameter: unknown[] = []
-  for (const [type, list] of Map.groupBy(resources, ({ resourceType }) => resourceType)) {
-    const text = list.map((resource) => JSON.stringify(resource)).join('\n')
-    const binary = await send('Binary', text, 'application/fhir+ndjson')
+  for (const { type, body } of inputs) {
+    const binary = await post('Binary', 'application/fhir+ndjson', body())
     const { id } = (await binary.json()) as { id: string }
     const part = [
       { name: 'type', valueCode: type },
@@ -75,18 +100,9 @@ async function oneImport(base: string, token: string, count: number): Promise<nu
     parameter.push({ name: 'input', part })
   }
   const began = performance.now()
-  const accepted = await send('$import', JSON.stringify({ resourceType: 'Parameters', parameter }))
-  const status = accepted.headers.get('content-location') ?? ''
-  for (;;) {
-    const answer = await send(status)
-    if (answer.status === 200) {
-      const { error } = (await answer.json()) as { error: unknown[] }
-      if (error.length > 0) throw new Error('Lines were refused')
-      return count / ((performance.now() - began) / 1000)
-    }
-    if (answer.status !== 202 && answer.status !== 429) {
-      throw new Error(`The import answered ${answer.status}`)
-    }
-    await delay(POLL_MS)
-  }
+  const input = JSON.stringify({ resourceType: 'Parameters', parameter })
+  const accepted = await post('$import', 'application/fhir+json', input)
+  const { manifest } = await awaitJob<{ error: unknown[] }>(token, accepted)
+  if (manifest.error.length > 0) throw new Error('Lines were refused')
+  return (performance.now() - began) / 1000
 }

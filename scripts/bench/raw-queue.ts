@@ -11,7 +11,7 @@ import { Redis } from 'ioredis'
 const NAME = 'bench-raw'
 const GONE = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } }
 
-export interface RawQueue {
+interface RawQueue {
   roundTrip(input: string): Promise<boolean>
   close(): Promise<void>
 }

@@ -10,12 +10,9 @@ import { syntheaTexts } from '../../test/fixtures/resources.ts'
 
 const AT_ONCE = 128
 const DAY_MS = 86_400_000
-const SYLLABLES = ['al', 'ber', 'cor', 'dan', 'el', 'fer', 'gil', 'har', 'il', 'jan', 'kor', 'lin']
 const UUID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g
+const FAMILY = /(?<="family":")[^"]+/g
 const DATE = /(?<=")(?:19|20)\d\d-\d\d-\d\d/g
-
-/** Samples of every type across all copies, for query values. */
-export type Samples = ReadonlyMap<string, readonly Resource[]>
 
 export async function syntheaResources(): Promise<Resource[]> {
   return (await syntheaTexts()).flatMap((text) => {
@@ -44,23 +41,11 @@ export async function load(
   services: Services,
   principal: Principal,
   resources: number,
-): Promise<Samples> {
-  const samples = new Map<string, Resource[]>()
-  let copy = 0
-  for await (const made of copies(resources)) {
-    copy += 1
-    await createAll(services, principal, made)
-    for (const resource of made) {
-      const list = samples.get(resource.resourceType) ?? []
-      // A few per copy keep the sample small and spread.
-      if (list.length < copy * 4) list.push(resource)
-      samples.set(resource.resourceType, list)
-    }
-  }
+): Promise<void> {
+  for await (const made of copies(resources)) await createAll(services, principal, made)
   await services.database.query({ text: 'vacuum analyze', values: [] })
   // Otherwise the load is written to disk during the bench.
   await services.database.query({ text: 'checkpoint', values: [] })
-  return samples
 }
 
 export async function createAll(
@@ -85,32 +70,18 @@ export function pickSample<T>(list: readonly T[]): T {
 function copyResources(originals: readonly string[], copy: number): Resource[] {
   const ids = new Map<string, string>()
   const days = (copy * 37) % 3650
-  return originals.map((text, place) => {
-    const own = text
-      .replace(UUID, (id) => ids.get(id) ?? remember(ids, id))
-      .replace(DATE, (date) =>
-        new Date(Date.parse(date) - days * DAY_MS).toISOString().slice(0, 10),
-      )
-    const resource: Resource = JSON.parse(own)
-    if (resource.resourceType === 'Patient') {
-      const given = [syllables(copy), `g${copy}`]
-      return { ...resource, name: [{ family: syllables(copy * 7 + place), given }] }
-    }
-    if (resource.resourceType === 'Organization') {
-      return { ...resource, name: `${syllables(copy + place)} hospital ${copy}` }
-    }
-    return resource
-  })
-}
-
-function remember(ids: Map<string, string>, id: string): string {
-  const made = randomUUIDv7()
-  ids.set(id, made)
-  return made
-}
-
-function syllables(number: number): string {
-  const letters = (number + 144).toString(12)
-  const all = [...letters].map((digit) => SYLLABLES[Number.parseInt(digit, 12)])
-  return all.join('').replace(/^./, (first) => first.toUpperCase())
+  return originals.map((text) =>
+    JSON.parse(
+      text
+        .replace(UUID, (id) => {
+          const own = ids.get(id) ?? randomUUIDv7()
+          ids.set(id, own)
+          return own
+        })
+        .replace(DATE, (date) =>
+          new Date(Date.parse(date) - days * DAY_MS).toISOString().slice(0, 10),
+        )
+        .replace(FAMILY, (name) => `${name}${copy}`),
+    ),
+  )
 }

@@ -11,26 +11,21 @@ export interface Input {
   readonly text: string
 }
 
-const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind']]>> = {
+export const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind']]>> = {
   '.hl7': ['x-application/hl7-v2+er7', 'hl7'],
   '.json': ['application/json', 'json'],
   '.txt': ['text/plain', 'text'],
   '.csv': ['text/csv', 'text'],
   '.xml': ['application/xml', 'text'],
+  '.ndjson': ['application/fhir+ndjson', 'text'],
 }
+
+const OTHER = ['application/octet-stream', 'bytes'] as const
 
 /** Reads input by file extension, as `$execute` does by content type. */
 export async function readInput(file: string): Promise<Input> {
-  const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? []
-  const bytes = await readFile(file)
-  if (type === undefined || kind === undefined) {
-    return {
-      contentType: 'application/octet-stream',
-      kind: 'bytes',
-      text: bytes.toString('base64'),
-    }
-  }
-  const text = bytes.toString('utf8')
+  const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? OTHER
+  const text = (await readFile(file)).toString(kind === 'bytes' ? 'base64' : 'utf8')
   const isResource = kind === 'json' && text.includes('"resourceType"')
   return { contentType: isResource ? 'application/fhir+json' : type, kind, text }
 }
@@ -40,15 +35,8 @@ export interface Run {
   readonly status: string
   readonly started: string
   readonly durationMs: number
-  readonly attempt: number
-  readonly mode: string
   readonly replayable?: boolean
   readonly error?: string
-  readonly log?: string
-}
-
-interface Outcome {
-  readonly issue: readonly { readonly details?: { readonly text?: string } }[]
 }
 
 interface Part {
@@ -56,16 +44,22 @@ interface Part {
   readonly part?: readonly Part[]
 }
 
+export interface Release {
+  readonly label?: string
+  readonly version?: string
+}
+
 /** Returns the service's warnings. Errors: those of the code, with line and column. */
 export async function deployFile(
   medplum: MedplumClient,
   botId: string,
   file: string,
+  { label, version }: Release = {},
 ): Promise<readonly string[]> {
   const code = await readFile(file, 'utf8')
   const url = medplum.fhirUrl('Bot', botId, '$deploy')
-  const { issue }: Outcome = await medplum.post(url, { code, filename: path.basename(file) })
-  const [, ...warnings] = issue
+  const { issue } = await medplum.post(url, { code, filename: path.basename(file), label, version })
+  const [, ...warnings]: { details?: { text?: string } }[] = issue
   return warnings.map(({ details }) => details?.text ?? '')
 }
 
@@ -74,21 +68,17 @@ export interface Answer {
   readonly isJson: boolean
 }
 
-export async function call(bot: BotFolder, file: string): Promise<Answer> {
+export async function call(bot: BotFolder, file: string, label?: string): Promise<Answer> {
   const { contentType, kind, text } = await readInput(file)
   const body = kind === 'bytes' ? Buffer.from(text, 'base64') : text
-  return await send(bot, '$execute', {
-    method: 'POST',
-    body,
-    headers: { 'Content-Type': contentType },
-  })
+  const query = label === undefined ? '' : `?${new URLSearchParams({ label })}`
+  return await post(bot, `$execute${query}`, contentType, body)
 }
 
 /** Replays a bot with the input of the named run, or of the latest failed one. */
 export async function replay(bot: BotFolder, given: string | undefined): Promise<Answer> {
   const runId = given ?? (await latestFailure(bot))
-  const headers = { 'Content-Type': 'application/json' }
-  return await send(bot, '$replay', { method: 'POST', body: JSON.stringify({ runId }), headers })
+  return await post(bot, '$replay', 'application/json', JSON.stringify({ runId }))
 }
 
 async function latestFailure(bot: BotFolder): Promise<string> {
@@ -114,17 +104,13 @@ function parseRunPart({ part = [] }: Part): Run {
   return { ...run, runId: run.runId.replace('urn:uuid:', '') }
 }
 
-/** Calls `hear` with each event of `$logs`; reconnects until `signal`. */
+/** Calls `hear` with each event of `$logs`, and reconnects. */
 export async function follow(
   bot: BotFolder,
   hear: (type: string, data: Record<string, string>) => void,
-  signal?: AbortSignal,
 ): Promise<void> {
-  while (!signal?.aborted) {
-    const answer = await fetch(bot.operation('$logs'), {
-      headers: authHeaders(bot),
-      signal: signal ?? null,
-    })
+  for (;;) {
+    const answer = await fetch(bot.operation('$logs'), { headers: authHeaders(bot) })
     if (!answer.ok || answer.body === null) throw await readResponseError(answer)
     let rest = ''
     for await (const chunk of answer.body.pipeThrough(new TextDecoderStream())) {
@@ -133,16 +119,20 @@ export async function follow(
       for (const event of events) {
         const [, type, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? []
         if (type !== undefined && data !== undefined) hear(type, JSON.parse(data))
-        else if (event === ': listening') hear('listening', {})
       }
     }
     await bot.medplum.refreshIfExpired()
   }
 }
 
-async function send(bot: BotFolder, name: string, request: RequestInit): Promise<Answer> {
-  const headers = { ...request.headers, ...authHeaders(bot) }
-  const answer = await fetch(bot.operation(name), { ...request, headers })
+async function post(
+  bot: BotFolder,
+  name: string,
+  contentType: string,
+  body: string | Buffer<ArrayBuffer>,
+): Promise<Answer> {
+  const headers = { ...authHeaders(bot), 'Content-Type': contentType }
+  const answer = await fetch(bot.operation(name), { method: 'POST', headers, body })
   if (!answer.ok) throw await readResponseError(answer)
   const isJson = /json/.test(answer.headers.get('content-type') ?? '')
   return { text: await answer.text(), isJson }
@@ -152,7 +142,7 @@ function authHeaders({ medplum }: BotFolder): Record<string, string> {
   return { Authorization: `Bearer ${medplum.getAccessToken()}` }
 }
 
-async function readResponseError(answer: Response): Promise<Error> {
+export async function readResponseError(answer: Response): Promise<Error> {
   const text = await answer.text()
   const isOutcome = text.startsWith('{"resourceType":"OperationOutcome"')
   if (isOutcome) return new OperationOutcomeError(JSON.parse(text))

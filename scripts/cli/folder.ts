@@ -27,24 +27,54 @@ export function callerFolder(): string {
   return (isScript ? INIT_CWD : undefined) ?? process.cwd()
 }
 
-/** Errors: a message for a missing bot folder, an unreachable service, or a rejected client. */
-export async function openFolder(given: string | undefined): Promise<BotFolder> {
+/**
+ * Signs in with the client of the folder, or of `clientFile`. Errors: a message for a missing bot folder or client file, an
+ * unreachable service, or a rejected client.
+ */
+export async function openFolder(
+  given: string | undefined,
+  clientFile?: string,
+): Promise<BotFolder> {
   const folder = findFolder(given)
   const config = JSON.parse(readFileSync(path.join(folder, CONFIG), 'utf8'))
   const { bots = [] } = config as { bots?: { id?: string; source?: string }[] }
   const [{ id: botId = '', source = 'bot.ts' } = {}] = bots
   if (botId === '') throw new Error(`${path.join(folder, CONFIG)} names no bot`)
+  const medplum = await openService(folder, clientFile)
+  const operation = (name: string) => medplum.fhirUrl('Bot', botId, name).href
+  return { folder, botId, source: path.join(folder, source), medplum, operation }
+}
+
+/** Signs in with the client of the environment, of `.env` in the folder, or of `clientFile`. Errors: as `openFolder`. */
+export async function openService(folder: string, clientFile?: string): Promise<MedplumClient> {
   const env = path.join(folder, '.env')
   if (existsSync(env)) loadEnvFile(env)
-  const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID: id, MEDPLUM_CLIENT_SECRET: secret } = process.env
+  const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID, MEDPLUM_CLIENT_SECRET } = process.env
+  const own = { id: MEDPLUM_CLIENT_ID, secret: MEDPLUM_CLIENT_SECRET }
+  const { id, secret } = clientFile === undefined ? own : readClient(clientFile)
   if (!MEDPLUM_BASE_URL || !id || !secret) {
     throw new Error(
       `MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID or MEDPLUM_CLIENT_SECRET is missing; set it, or write it to ${env}`,
     )
   }
-  const medplum = await signIn(MEDPLUM_BASE_URL, { id, secret })
-  const operation = (name: string) => medplum.fhirUrl('Bot', botId, name).href
-  return { folder, botId, source: path.join(folder, source), medplum, operation }
+  return await signIn(MEDPLUM_BASE_URL, { id, secret })
+}
+
+/** The named folder; otherwise the one that a bot is in, or the caller's. */
+export function serviceFolder(given: string | undefined): string {
+  const here = callerFolder()
+  if (given !== undefined) return path.resolve(here, given)
+  const first = path.join(here, FIRST_FOLDER)
+  return existsSync(path.join(here, '.env')) || !existsSync(first) ? here : first
+}
+
+/** Reads a response of `/client`, or the credentials of the first start. */
+function readClient(given: string) {
+  const file = path.resolve(callerFolder(), given)
+  const { id, secret, clientId, clientSecret } = JSON.parse(readFileSync(file, 'utf8'))
+  const client = { id: id ?? clientId, secret: secret ?? clientSecret }
+  if (typeof client.id === 'string' && typeof client.secret === 'string') return client
+  throw new Error(`${file} must have "id" and "secret" of a client`)
 }
 
 function findFolder(given: string | undefined): string {

@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto'
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
-import type { MedplumClient } from '@medplum/core'
-import { formatError, readSuperAdminClient, serviceAddress, signIn } from '../session.ts'
+import { type MedplumClient, normalizeErrorString } from '@medplum/core'
+import { readSuperAdminClient, serviceAddress, signIn } from '../session.ts'
 import { deployFile } from './calls.ts'
 import { CONFIG, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 
@@ -17,7 +17,7 @@ const ROOT = path.join(import.meta.dirname, '../..')
 const EXAMPLE = path.join(ROOT, 'examples/first-bot')
 const FIRST_PROJECT = 'First project'
 
-export interface InitOptions {
+interface InitOptions {
   readonly name?: string
   /** An existing project, whose users stay unchanged. */
   readonly project?: string
@@ -35,7 +35,7 @@ export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<
   const shown = path.relative(callerFolder(), folder) || '.'
   if (existsSync(path.join(folder, CONFIG))) return await showAgain(folder, shown, options)
   const baseUrl = options.url ?? serviceAddress()
-  const admin = await signIn(baseUrl, await readSuperAdminClient())
+  const admin = await signIn(baseUrl, readSuperAdminClient())
   const projectId = options.project ?? (await createProject(admin, options.name ?? FIRST_PROJECT))
   const person = options.project === undefined ? await createPerson(admin, projectId) : {}
   const client = await createAdminClient(admin, projectId)
@@ -53,40 +53,30 @@ export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<
   writeFolder(folder, bot, variables)
   await deployFile(medplum, bot.id, path.join(folder, 'bot.ts'))
   console.log(`Project ${projectId}, client ${client.id}, bot ${bot.id}`)
-  printNext({ shown, state: 'is deployed', botName: bot.name, variables })
+  printNext(shown, `${shown}/bot.ts is deployed`, bot.name, variables)
 }
 
 async function showAgain(folder: string, shown: string, options: InitOptions): Promise<void> {
   const hasBot = `${folder} has a bot already`
   if (options.name ?? options.project ?? options.url) throw new Error(hasBot)
-  const { bot, projectId } = await readBot(folder).catch((error: unknown) => {
-    throw new Error(`${hasBot}, which cannot be reached: ${formatError(error)}`)
-  })
-  console.log(`Project ${projectId}, bot ${bot.id}`)
-  const variables = process.env
-  printNext({ shown, state: 'has a bot already', botName: bot.name ?? '', variables })
+  try {
+    const { botId, medplum } = await openFolder(folder)
+    const { id, name = '' } = await medplum.readResource('Bot', botId)
+    console.log(`Project ${medplum.getProject()?.id}, bot ${id}`)
+    printNext(shown, `${shown} has a bot already`, name, process.env)
+  } catch (error) {
+    throw new Error(`${hasBot}, which cannot be reached: ${normalizeErrorString(error)}`)
+  }
 }
 
-async function readBot(folder: string) {
-  const { botId, medplum } = await openFolder(folder)
-  return { bot: await medplum.readResource('Bot', botId), projectId: medplum.getProject()?.id }
-}
-
-interface Next {
-  readonly shown: string
-  readonly state: string
-  readonly botName: string
-  readonly variables: Variables
-}
-
-function printNext({ shown, state, botName, variables }: Next): void {
+function printNext(shown: string, done: string, botName: string, variables: Variables): void {
   const { MEDPLUM_BASE_URL, CONSOLE_EMAIL, CONSOLE_PASSWORD } = variables
   const signInHint = `Sign in at ${MEDPLUM_BASE_URL}console to see its runs in a browser:
   e-mail    ${CONSOLE_EMAIL}
   password  ${CONSOLE_PASSWORD}
 `
   const names = ['MEDPLUM_BASE_URL', 'MEDPLUM_CLIENT_ID', 'MEDPLUM_CLIENT_SECRET']
-  console.log(`${shown}${state === 'is deployed' ? '/bot.ts' : ''} ${state}. Next:
+  console.log(`${done}. Next:
   npm run -s botica -- call ${shown}/person.json   calls it
   npm run -s botica -- dev                         deploys it on each save, and shows its log
 ${CONSOLE_EMAIL ? signInHint : ''}For other tools, such as \`npx medplum bot deploy ${botName}\`, ${shown}/.env has
@@ -95,20 +85,14 @@ ${names.map((name) => `  ${name}=${variables[name]}`).join('\n')}`)
 
 async function createProject(admin: MedplumClient, name: string): Promise<string> {
   const setting = [{ name: 'BOT_INPUT_ARCHIVE', valueBoolean: true }]
-  const made: Made = await admin.post('admin/Project/', {
-    resourceType: 'Project',
-    name,
-    setting,
-  })
-  return made.id
+  const project = { resourceType: 'Project', name, setting }
+  return (await admin.post('admin/Project/', project)).id
 }
 
 /** Deploying, logs and replay require an administrator's membership. */
 async function createAdminClient(admin: MedplumClient, projectId: string) {
   const home = `admin/projects/${projectId}`
-  const { id, secret }: Made = await admin.post(`${home}/client`, {
-    name: 'Bot author',
-  })
+  const { id, secret }: Made = await admin.post(`${home}/client`, { name: 'Bot author' })
   const profile = `ClientApplication/${id}`
   const membership = await admin.searchOne('ProjectMembership', { profile })
   await admin.post(`${home}/members/${membership?.id}`, { ...membership, admin: true })
@@ -119,8 +103,6 @@ async function createAdminClient(admin: MedplumClient, projectId: string) {
 async function createPerson(admin: MedplumClient, projectId: string) {
   const email = `bot-author-${randomBytes(8).toString('hex')}@example.com`
   const password = randomBytes(12).toString('base64url')
-  const known = await admin.searchOne('User', { email })
-  if (known !== undefined) throw new Error(`${email} has an account already`)
   await admin.post(`admin/projects/${projectId}/invite`, {
     resourceType: 'Practitioner',
     firstName: 'Bot',

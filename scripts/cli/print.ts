@@ -32,16 +32,21 @@ export function escapeControlCharacters(text: string): string {
 }
 
 /** Prints a table in a terminal, otherwise tab-separated lines. */
-export function printRuns(runs: readonly Run[]): void {
-  const rows = runs.map(({ runId, status, started, durationMs, error = '' }) => ({
-    run: runId,
-    status,
-    started,
-    ms: durationMs,
-    error: error.split('\n')[0] ?? '',
-  }))
+export function printRows(rows: readonly Readonly<Record<string, string | number>>[]): void {
   if (process.stdout.isTTY) console.table(rows)
   else for (const row of rows) console.log(Object.values(row).join('\t'))
+}
+
+export function printRuns(runs: readonly Run[]): void {
+  printRows(
+    runs.map(({ runId, status, started, durationMs, error = '' }) => ({
+      run: runId,
+      status,
+      started,
+      ms: durationMs,
+      error: error.split('\n')[0] ?? '',
+    })),
+  )
 }
 
 export function printEvent(type: string, data: Record<string, string>): void {

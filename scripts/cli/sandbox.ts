@@ -1,5 +1,5 @@
 /** Runs a bot file in the workers' sandbox, with requests answered by a running service over HTTP. */
-import { createHash, randomUUID } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { MedplumClient } from '@medplum/core'
@@ -38,7 +38,6 @@ export async function runInSandbox(
     log: createLogger('error', 'script'),
     maxExecutors: 1,
     spares: 1,
-    isolatesPerBot: 1,
   })
   const startMs = performance.now() - began
   const answers = { requests: 0, requestMs: 0 }
@@ -49,7 +48,7 @@ export async function runInSandbox(
       botKey: 'local',
       asker: 'local',
       code,
-      codeHash: createHash('sha256').update(code).digest('hex'),
+      codeHash: hash('sha256', code),
       format: codeFormat(code, filename),
       limits: {
         wallMs: timeoutSeconds * 1000,
@@ -62,12 +61,16 @@ export async function runInSandbox(
       inputKind: input?.kind ?? 'none',
       input: input?.text,
     }
-    const host = async (call: HostCall) => {
-      const asked = performance.now()
-      const answer = await answerCall(medplum, call)
-      answers.requests++
-      answers.requestMs += performance.now() - asked
-      return answer
+    const host = {
+      hasWritten: false,
+      async answer(call: HostCall) {
+        host.hasWritten ||= !/"method":"(GET|HEAD)"/.test(call.payload)
+        const asked = performance.now()
+        const answer = await answerCall(medplum, call)
+        answers.requests++
+        answers.requestMs += performance.now() - asked
+        return answer
+      },
     }
     const result = await executors.run(run, host, new AbortController().signal)
     return { result, ...answers, startMs }
@@ -100,11 +103,19 @@ async function fetchSecrets(
   project: unknown,
 ): Promise<Record<string, unknown>> {
   const { id } = project as { id: string }
-  const { secret } = await medplum
-    .get(`fhir/R4/Project/${id}`)
-    .catch((): Record<string, unknown> => ({}))
-  const secrets: { name: string }[] = Array.isArray(secret) ? secret : []
+  const found = await medplum.get(`fhir/R4/Project/${id}`).catch(() => ({}))
+  const secrets: { name: string }[] = found.secret ?? []
   return Object.fromEntries(secrets.map((one) => [one.name, one]))
+}
+
+interface Asked {
+  readonly method?: string
+  readonly path?: string
+  readonly url?: string
+  readonly redirect?: string
+  readonly headers?: Record<string, string>
+  readonly body?: string
+  readonly encoding?: string
 }
 
 /** Answers like the worker's bridge, through the service. */
@@ -112,21 +123,13 @@ async function answerCall(medplum: MedplumClient, { kind, payload }: HostCall): 
   try {
     if (kind === 'token') return JSON.stringify({ accessToken: medplum.getAccessToken() })
     // Made by the sandbox glue; affects only the bot's author.
-    const asked = JSON.parse(payload) as {
-      method?: string
-      path?: string
-      url?: string
-      redirect?: string
-      headers?: Record<string, string>
-      body?: string
-      encoding?: string
-    }
-    const { method = 'GET', headers = {}, redirect = 'follow' } = asked
-    const isBytes = asked.encoding === 'base64' || kind === 'fetch'
+    const asked: Asked = JSON.parse(payload)
+    const { method = 'GET', url = '', redirect = 'follow', headers = {}, encoding } = asked
+    const isBytes = encoding === 'base64' || kind === 'fetch'
     const body =
       isBytes && asked.body !== undefined ? Buffer.from(asked.body, 'base64') : asked.body
     if (kind === 'fetch') {
-      const outgoing = { url: asked.url ?? '', method, headers, body, redirect }
+      const outgoing = { url, method, headers, body, redirect }
       const fetched = await fetchOutbound(outgoing, UNRESTRICTED, AbortSignal.timeout(30_000))
       return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
     }

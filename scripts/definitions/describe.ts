@@ -1,51 +1,37 @@
-/** Converts StructureDefinitions, SearchParameters and CompartmentDefinitions to compact lines. */
-
+/** Converts StructureDefinitions and other conformance resources to compact lines, sorted by name. */
 import type {
   CompartmentLine,
   Constraint,
   ElementDefinition,
+  OperationLine,
+  ProfileLine,
   SearchLine,
   SearchParameter,
   ShortsLine,
+  SnapshotLine,
   TypeDefinition,
 } from '../../shared/fhir/definitions-data.ts'
 import { partFor } from '../../shared/search/language/custom-parameters.ts'
 
-export interface Definition {
-  readonly resourceType: string
-  readonly name: string
+export interface StructureDefinition {
   readonly url: string
+  readonly name: string
   readonly version?: string
-  readonly title?: string
-  readonly status?: string
-  readonly context?: readonly object[]
   readonly kind: TypeDefinition['kind'] | 'logical'
+  readonly type: string
   readonly abstract?: boolean
   readonly derivation?: string
-  readonly type: string
   readonly baseDefinition?: string
-  readonly snapshot?: { readonly element: readonly Snapshot[] }
-  readonly differential?: { readonly element: readonly object[] }
-  readonly code: string
-  readonly base: readonly string[]
-  readonly expression?: string
-  readonly target?: readonly string[]
-  readonly component?: readonly { readonly definition: string; readonly expression: string }[]
-  readonly resource: readonly { readonly code: string; readonly param?: readonly string[] }[]
-  readonly parameter?: readonly Parameter[]
+  readonly snapshot?: { readonly element: readonly PublishedElement[] }
+  readonly differential?: { readonly element: readonly PublishedElement[] }
+  readonly [rest: string]: unknown
 }
 
-export interface Parameter {
-  readonly name: string
-  readonly use: 'in' | 'out'
-  readonly part?: readonly Parameter[]
-}
-
-interface Snapshot {
+interface PublishedElement {
   readonly path: string
   readonly short?: string
-  readonly min: number
-  readonly max: string
+  readonly min?: number
+  readonly max?: string
   readonly type?: readonly {
     readonly code: string
     readonly profile?: readonly string[]
@@ -54,14 +40,38 @@ interface Snapshot {
   }[]
   readonly contentReference?: string
   readonly binding?: { readonly strength: string; readonly valueSet?: string }
-  readonly constraint?: readonly Constraint[]
+  readonly constraint?: readonly (Omit<Constraint, 'expression'> & Partial<Constraint>)[]
   readonly isSummary?: boolean
   readonly isModifier?: boolean
 }
 
+export interface PublishedParameter extends Pick<SearchParameter, 'code' | 'type' | 'url'> {
+  readonly base: readonly string[]
+  readonly expression?: string
+  readonly target?: readonly string[]
+  readonly component?: readonly { readonly definition: string; readonly expression: string }[]
+}
+
+export interface CompartmentDefinition {
+  readonly code: string
+  readonly resource: readonly { readonly code: string; readonly param?: readonly string[] }[]
+}
+
+export interface OperationDefinition {
+  readonly code: string
+  readonly resource?: readonly string[]
+  readonly parameter?: readonly OperationParameter[]
+}
+
+interface OperationParameter {
+  readonly name: string
+  readonly use?: 'in' | 'out'
+  readonly part?: readonly OperationParameter[]
+}
+
 /** Apply to every element, extension, reference or narrative; checked in code. */
 const UNIVERSAL = new Set(['ele-1', 'ext-1', 'dom-3', 'ref-1', 'txt-1', 'txt-2'])
-const PROFILE = 'http://hl7.org/fhir/StructureDefinition/'
+const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 /** R4 swaps the expressions of the two components of DocumentReference-relationship. */
 const MISPRINTED: ReadonlyMap<string, string> = new Map([
   ['http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto', 'target'],
@@ -70,39 +80,48 @@ const MISPRINTED: ReadonlyMap<string, string> = new Map([
 /** More targets than this mean any resource. */
 const ANY = 140
 
-export function describeTypes(structures: readonly Definition[]): TypeDefinition[] {
-  const types: TypeDefinition[] = []
+/** Members of a profile's elements that validation reads. */
+const CHECKED =
+  /^(id|path|sliceName|min|max|type|slicing|constraint|binding|fixed[A-Z].*|pattern[A-Z].*)$/
+const PROSE =
+  /^(definition|comment|requirements|mapping|alias|example|isModifierReason|meaningWhenMissing|orderMeaning)$/
+
+const isProfile = ({ kind, derivation }: StructureDefinition) =>
+  kind !== 'logical' && derivation === 'constraint'
+const isType = ({ kind, derivation }: StructureDefinition) =>
+  kind !== 'logical' && derivation !== 'constraint'
+
+export function describeTypes(structures: readonly StructureDefinition[]): TypeDefinition[] {
   const own = constraintsOfProfiles(structures)
-  for (const structure of structures) {
-    if (structure.kind === 'logical' || structure.derivation === 'constraint') continue
-    const [root, ...elements] = structure.snapshot?.element ?? []
+  const types = structures.flatMap((structure): TypeDefinition[] => {
+    const { name, kind, url, baseDefinition, snapshot } = structure
+    if (kind === 'logical' || isProfile(structure)) return []
+    const [root, ...elements] = snapshot?.element ?? []
     const constraints = describeConstraints(root)
-    types.push({
-      name: structure.name,
-      kind: structure.kind,
-      ...(structure.abstract ? { abstract: true } : {}),
-      ...(structure.url.startsWith(PROFILE) ? {} : { platform: true }),
-      ...(structure.baseDefinition ? { base: lastPart(structure.baseDefinition) } : {}),
-      ...(constraints.length > 0 ? { constraints } : {}),
-      elements: elements.map((element) => describeElement(structure.name, element, own)),
-    })
-  }
-  return types.sort((a, b) => compare(a.name, b.name))
+    return [
+      {
+        name,
+        kind,
+        ...(structure.abstract ? { abstract: true } : {}),
+        ...(url.startsWith(STANDARD) ? {} : { platform: true }),
+        ...(baseDefinition ? { base: lastPart(baseDefinition) } : {}),
+        ...(constraints.length > 0 ? { constraints } : {}),
+        elements: elements.map((element) => describeElement(name, element, own)),
+      },
+    ]
+  })
+  return sortBy(types, 'name')
 }
 
 /** Returns short descriptions of the types of `describeTypes`. */
-export function describeShorts(structures: readonly Definition[]): ShortsLine[] {
-  return structures
-    .filter(({ kind, derivation }) => kind !== 'logical' && derivation !== 'constraint')
-    .map(({ name, snapshot }) => ({
-      name,
-      texts: Object.fromEntries(
-        (snapshot?.element ?? []).flatMap(({ path, short }) =>
-          short === undefined ? [] : [[pathBelow(name, path), short]],
-        ),
-      ),
-    }))
-    .sort((a, b) => compare(a.name, b.name))
+export function describeShorts(structures: readonly StructureDefinition[]): ShortsLine[] {
+  const lines = structures.filter(isType).map(({ name, snapshot }) => {
+    const texts = (snapshot?.element ?? [])
+      .filter(({ short }) => short !== undefined)
+      .map(({ path, short = '' }) => [pathBelow(name, path), short])
+    return { name, texts: Object.fromEntries(texts) }
+  })
+  return sortBy(lines, 'name')
 }
 
 /** Returns `value` for `Observation.value[x]`, and empty text for the type itself. */
@@ -112,47 +131,45 @@ function pathBelow(owner: string, path: string): string {
 
 /** Returns the constraints of data type profiles, such as SimpleQuantity, by url. */
 function constraintsOfProfiles(
-  structures: readonly Definition[],
+  structures: readonly StructureDefinition[],
 ): ReadonlyMap<string, readonly Constraint[]> {
-  const root = (structure: Definition | undefined) =>
+  const constraints = (structure: StructureDefinition | undefined) =>
     describeConstraints(structure?.snapshot?.element[0])
-  const profiles = structures.filter(({ derivation }) => derivation === 'constraint')
   return new Map(
-    profiles.map((profile) => {
-      const base = root(structures.find(({ url }) => url === profile.baseDefinition))
+    structures.filter(isProfile).map((profile) => {
+      const base = constraints(structures.find(({ url }) => url === profile.baseDefinition))
       const isNew = ({ key }: Constraint) => base.every((constraint) => constraint.key !== key)
-      return [profile.url, root(profile).filter(isNew)]
+      return [profile.url, constraints(profile).filter(isNew)]
     }),
   )
 }
 
 function describeElement(
   owner: string,
-  element: Snapshot,
+  element: PublishedElement,
   profiles: ReadonlyMap<string, readonly Constraint[]>,
 ): ElementDefinition {
-  const path = element.path.slice(owner.length + 1)
-  const named = (element.type ?? []).flatMap(({ profile = [] }) => profile)
+  const { path, min = 0, max, type = [], contentReference, binding } = element
+  const named = type.flatMap(({ profile = [] }) => profile)
   const constraints = [
     ...describeConstraints(element),
     ...named.flatMap((url) => profiles.get(url) ?? []),
   ]
-  const types = (element.type ?? []).map((type) => {
-    const fhirType = type.extension?.find((item) => item.url.endsWith('fhir-type'))?.valueUrl
-    const code = type.code.startsWith('http') ? (fhirType ?? 'string') : type.code
-    const targets = (type.targetProfile ?? []).map(lastPart).sort()
+  const types = type.map(({ code, extension, targetProfile = [] }) => {
+    const fhirType = extension?.find(({ url }) => url.endsWith('fhir-type'))?.valueUrl ?? 'string'
+    const targets = targetProfile.map(lastPart).sort()
     const isOpen = targets.length === 0 || targets.includes('Resource')
-    return isOpen ? { code } : { code, targets }
+    return { code: code.startsWith('http') ? fhirType : code, ...(isOpen ? {} : { targets }) }
   })
   return {
-    path: pathBelow(owner, element.path),
+    path: pathBelow(owner, path),
     ...(path.endsWith('[x]') ? { choice: true } : {}),
-    ...(element.min > 0 ? { min: element.min } : {}),
-    ...(element.max === '1' ? {} : { max: element.max }),
+    ...(min > 0 ? { min } : {}),
+    ...(max === undefined || max === '1' ? {} : { max }),
     types,
-    ...(element.contentReference ? { content: element.contentReference.replace(/^.*#/, '') } : {}),
-    ...(element.binding?.strength === 'required' && element.binding.valueSet
-      ? { binding: element.binding.valueSet.replace(/\|.*$/, '') }
+    ...(contentReference ? { content: contentReference.replace(/^.*#/, '') } : {}),
+    ...(binding?.strength === 'required' && binding.valueSet
+      ? { binding: binding.valueSet.replace(/\|.*$/, '') }
       : {}),
     ...(element.isSummary ? { summary: true } : {}),
     ...(element.isModifier ? { modifier: true } : {}),
@@ -160,93 +177,132 @@ function describeElement(
   }
 }
 
-function describeConstraints(element: Snapshot | undefined): Constraint[] {
-  return (element?.constraint ?? [])
-    .filter(({ key, expression }) => expression !== undefined && !UNIVERSAL.has(key))
-    .map(({ key, severity, human, expression }) => ({ key, severity, human, expression }))
+function describeConstraints(element: PublishedElement | undefined): Constraint[] {
+  return (element?.constraint ?? []).flatMap(({ key, severity, human, expression }) =>
+    expression === undefined || UNIVERSAL.has(key) ? [] : [{ key, severity, human, expression }],
+  )
 }
 
+/** Throws when a parameter names an unknown resource type. */
 export function describeSearch(
   types: readonly TypeDefinition[],
-  parameters: readonly Definition[],
-  compartments: readonly Definition[],
-): { compartments: CompartmentLine; types: SearchLine[] } {
-  const known = new Map(types.map((type) => [type.name, type]))
-  const typesByUrl = new Map(
-    parameters.map((item) => [item.url, item.type as SearchParameter['type']]),
-  )
-  const lines = new Map<string, Map<string, SearchParameter>>()
+  parameters: readonly PublishedParameter[],
+): SearchLine[] {
+  const names = types.filter(({ kind }) => kind === 'resource').map(({ name }) => name)
+  const known = new Set(types.map(({ name }) => name))
+  const typesByUrl = new Map(parameters.map(({ url, type }) => [url, type]))
+  const lines = new Map(names.map((name) => [name, new Map<string, SearchParameter>()]))
   for (const parameter of parameters) {
     for (const base of parameter.base) {
-      if (known.get(base)?.kind !== 'resource') throw new Error(`${parameter.url}: no type ${base}`)
-      const line = lines.get(base) ?? new Map()
-      lines.set(
-        base,
-        line.set(parameter.code, describeParameter(base, parameter, known, typesByUrl)),
-      )
+      const line = lines.get(base)
+      if (line === undefined) throw new Error(`${parameter.url}: no type ${base}`)
+      line.set(parameter.code, describeParameter(base, parameter, known, typesByUrl))
     }
   }
-  const bases = [...lines.keys(), ...known.keys()].filter(
-    (name) => known.get(name)?.kind === 'resource',
-  )
-  return {
-    compartments: { name: 'compartments', compartments: describeCompartments(compartments) },
-    types: [...new Set(bases)].sort(compare).map((name) => ({
-      name,
-      parameters: [...(lines.get(name)?.values() ?? [])].sort((a, b) => compare(a.code, b.code)),
-    })),
-  }
+  const found = [...lines].map(([name, line]) => ({
+    name,
+    parameters: sortBy([...line.values()], 'code'),
+  }))
+  return sortBy(found, 'name')
 }
 
 function describeParameter(
   base: string,
-  parameter: Definition,
-  known: ReadonlyMap<string, TypeDefinition>,
+  { code, type, url, expression, target = [], component }: PublishedParameter,
+  known: ReadonlySet<string>,
   typesByUrl: ReadonlyMap<string, SearchParameter['type']>,
 ): SearchParameter {
-  const targets = (parameter.target ?? []).filter((name) => known.has(name)).sort()
+  const targets = target.filter((name) => known.has(name)).sort()
+  const own = expression ? partFor(base, expression) : undefined
+  if (expression && own === undefined) throw new Error(`No part for ${base} in ${expression}`)
+  const components = component?.map(({ definition, expression: given }) => {
+    const expression = MISPRINTED.get(definition) ?? given
+    // The components of ResearchStudy-progress-status-* name undefined parameters.
+    const type = typesByUrl.get(definition) ?? (expression === 'period' ? 'date' : 'token')
+    return { type, expression }
+  })
   return {
-    code: parameter.code,
-    type: parameter.type as SearchParameter['type'],
-    url: parameter.url,
-    ...(parameter.expression ? { expression: ownPart(base, parameter.expression) } : {}),
+    code,
+    type,
+    url,
+    ...(own === undefined ? {} : { expression: own }),
     ...(targets.length > 0 && targets.length < ANY ? { targets } : {}),
-    ...(parameter.component
-      ? {
-          components: parameter.component.map(({ definition, expression: given }) => {
-            const expression = MISPRINTED.get(definition) ?? given
-            // The components of ResearchStudy-progress-status-* name undefined parameters.
-            const type = typesByUrl.get(definition) ?? (expression === 'period' ? 'date' : 'token')
-            return { type, expression }
-          }),
-        }
-      : {}),
+    ...(components === undefined ? {} : { components }),
   }
 }
 
-function ownPart(base: string, expression: string): string {
-  const own = partFor(base, expression)
-  if (own === undefined) throw new Error(`No part for ${base} in ${expression}`)
-  return own
-}
-
-function describeCompartments(definitions: readonly Definition[]): CompartmentLine['compartments'] {
-  const found: Record<string, Record<string, string[]>> = {}
+export function describeCompartments(
+  definitions: readonly CompartmentDefinition[],
+): CompartmentLine {
+  const compartments: Record<string, Record<string, string[]>> = {}
   for (const definition of definitions) {
-    const members = found[definition.code] ?? {}
-    found[definition.code] = members
+    const members = compartments[definition.code] ?? {}
+    compartments[definition.code] = members
     for (const { code, param = [] } of definition.resource) {
       const merged = new Set([...(members[code] ?? []), ...param])
-      if (merged.size > 0) members[code] = [...merged].sort(compare)
+      if (merged.size > 0) members[code] = [...merged].sort()
     }
   }
-  return found
+  return { name: 'compartments', compartments }
+}
+
+/** Returns the inputs of each operation, by type and code: `ValueSet/expand`. */
+export function describeOperations(published: readonly OperationDefinition[]): OperationLine[] {
+  const lines = published.flatMap(({ code, resource = [], parameter = [] }) => {
+    const inputs = parameter.filter(({ use }) => use === 'in')
+    const parameters = inputs.flatMap((one) => listParameterPaths(one))
+    return resource.map((type) => ({ name: `${type}/${code}`, parameters }))
+  })
+  return sortBy(lines, 'name')
+}
+
+function listParameterPaths(
+  { name, part = [] }: OperationParameter,
+  above = '',
+): readonly string[] {
+  const path = `${above}${name}`
+  return [path, ...part.flatMap((one) => listParameterPaths(one, `${path}.`))]
+}
+
+/** Returns profiles and extensions, reduced to the parts used by validation. */
+export function describeProfiles(structures: readonly StructureDefinition[]): ProfileLine[] {
+  const lines = structures.filter(isProfile).map((profile) => {
+    const { url, type, baseDefinition, differential } = profile
+    const element = (differential?.element ?? []).map(describeProfileElement)
+    return { url, type, baseDefinition, differential: { element } }
+  })
+  return sortBy(lines, 'url')
+}
+
+function describeProfileElement(element: PublishedElement): object {
+  const kept = Object.entries(element).filter(([name]) => CHECKED.test(name))
+  const constraint = element.constraint
+    ?.filter(({ severity }) => severity === 'error')
+    .map(({ key, human, expression }) => ({ key, severity: 'error', human, expression }))
+  return { ...Object.fromEntries(kept), ...(constraint && { constraint }) }
+}
+
+/** Returns profiles and extensions as clients read them, without prose. */
+export function describeSnapshots(structures: readonly StructureDefinition[]): SnapshotLine[] {
+  const lines = structures.filter(isProfile).map((profile) => {
+    const { url, version, name, title, status, kind, abstract, context, type } = profile
+    const { baseDefinition, derivation, snapshot } = profile
+    const head = { url, version, name, title, status, kind, abstract, context, type }
+    const element = (snapshot?.element ?? []).map((one) =>
+      Object.fromEntries(Object.entries(one).filter(([member]) => !PROSE.test(member))),
+    )
+    return { ...head, baseDefinition, derivation, snapshot: { element } }
+  })
+  return sortBy(lines, 'url')
 }
 
 function lastPart(url: string): string {
   return url.slice(url.lastIndexOf('/') + 1)
 }
 
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
+function sortBy<Name extends string, T extends Readonly<Record<Name, string>>>(
+  items: readonly T[],
+  name: Name,
+): T[] {
+  return items.toSorted((a, b) => (a[name] < b[name] ? -1 : a[name] > b[name] ? 1 : 0))
 }

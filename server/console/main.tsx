@@ -3,14 +3,22 @@ import '@mantine/core/styles.css'
 import '@mantine/charts/styles.css'
 import '@mantine/notifications/styles.css'
 import './console.css'
-import { Button, Center, createTheme, MantineProvider, Modal, Notification } from '@mantine/core'
+import {
+  Button,
+  Center,
+  createTheme,
+  MantineProvider,
+  Modal,
+  Notification,
+  Title,
+} from '@mantine/core'
 import { Notifications } from '@mantine/notifications'
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
 import { createRoot } from 'react-dom/client'
 import { Router } from 'wouter'
 import { nonce } from './client/nonce.ts'
 import { Problem } from './client/problem.tsx'
-import { type Me, MeProvider, medplum, signedIn, startSignIn } from './client/session.ts'
+import { MeProvider, readMe, signedIn, startSignIn } from './client/session.ts'
 import { Shell } from './shell.tsx'
 import { texts } from './texts/texts.ts'
 
@@ -26,8 +34,14 @@ const theme = createTheme({
       defaultProps: { closeButtonProps: { 'aria-label': texts.common.close } },
     }),
     Modal: Modal.extend({
-      defaultProps: { closeButtonProps: { 'aria-label': texts.common.close } },
+      defaultProps: {
+        closeButtonProps: { 'aria-label': texts.common.close },
+        // The head of a dialog is not a second head of the page.
+        attributes: { header: { role: 'presentation' } },
+      },
     }),
+    // The title of a section; the page's own says otherwise.
+    Title: Title.extend({ defaultProps: { order: 2, size: 'h4' } }),
   },
 })
 
@@ -62,7 +76,7 @@ async function start(): Promise<void> {
   if (isElsewhere()) return
   try {
     await signedIn()
-    const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
+    const me = await readMe()
     render(
       <MeProvider value={me}>
         <Router base="/console">

@@ -19,9 +19,12 @@ import { useDisclosure } from '@mantine/hooks'
 import { Component, Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
 import { Problem } from './client/problem.tsx'
-import { type Me, sessionEnd, signOut, startSignIn, useMe } from './client/session.ts'
+import { type Me, openProject, sessionEnd, signOut, startSignIn, useMe } from './client/session.ts'
+import { helpAddress } from './help.ts'
 import { mayOpen, type PageEntry, pages } from './pages.ts'
-import { Empty, NotYours, Waiting } from './parts/loaded.tsx'
+import { Finder } from './parts/finder.tsx'
+import { NotYours, Waiting } from './parts/loaded.tsx'
+import { Page } from './parts/page.tsx'
 import { texts } from './texts/texts.ts'
 
 const product = document.body.dataset.product
@@ -54,9 +57,9 @@ export function Shell() {
         <Boundary key={location}>
           <Suspense fallback={<Waiting />}>
             <Switch>
-              {pages.map(({ path, Page }) => (
+              {pages.map(({ path, Page: Shown }) => (
                 <Route key={path} path={path}>
-                  {mayOpen(me, path) ? <Page /> : <NotYours />}
+                  {mayOpen(me, path) ? <Shown /> : <NotYours />}
                 </Route>
               ))}
               <Route>
@@ -77,11 +80,18 @@ interface HeadProps {
 }
 
 function Head({ isOpen, toggle }: HeadProps) {
-  const { project } = useMe()
+  const me = useMe()
+  const [location] = useLocation()
+  const found = pages.flatMap(({ path, menu }) =>
+    menu?.shows(me)
+      ? [{ href: menuAddress(path), title: menu.label, kind: texts.finder.page }]
+      : [],
+  )
   return (
     <Group h="100%" px="md" justify="space-between" wrap="nowrap">
       <Group gap="sm" wrap="nowrap" miw={0}>
         <Burger
+          miw="max-content"
           opened={isOpen}
           onClick={toggle}
           hiddenFrom="sm"
@@ -94,18 +104,57 @@ function Head({ isOpen, toggle }: HeadProps) {
         <Text fw={700} component={Link} href="/" c="inherit" td="none">
           {product}
         </Text>
-        <Text c="dimmed" truncate>
-          {project.name}
-        </Text>
+        <Projects />
       </Group>
       <Group gap="xs" wrap="nowrap">
-        <Anchor href="/docs/" target="_blank" size="sm">
+        <Finder pages={found} />
+        <Anchor href={helpAddress(location)} target="_blank" size="sm">
           {texts.app.help}
         </Anchor>
         <ThemeButton />
         <Account />
       </Group>
     </Group>
+  )
+}
+
+/** The name of the project; a menu for a member of several. */
+function Projects() {
+  const { project, security } = useMe()
+  const others = new Map(
+    security?.memberships?.flatMap(({ project: { reference = '', display } = {} }) => {
+      const id = reference.replace('Project/', '')
+      return id === '' || id === project.id ? [] : [[id, display ?? id] as const]
+    }),
+  )
+  if (others.size === 0) {
+    return (
+      <Text c="dimmed" truncate>
+        {project.name}
+      </Text>
+    )
+  }
+  return (
+    <Menu withInitialFocusPlaceholder={false}>
+      <Menu.Target>
+        <Button
+          variant="default"
+          size="compact-md"
+          maw={220}
+          title={texts.app.switchProject}
+          data-project
+        >
+          {project.name}
+        </Button>
+      </Menu.Target>
+      <Menu.Dropdown>
+        {[...others].map(([id, name]) => (
+          <Menu.Item key={id} onClick={() => void openProject(id)}>
+            {name}
+          </Menu.Item>
+        ))}
+      </Menu.Dropdown>
+    </Menu>
   )
 }
 
@@ -127,14 +176,29 @@ function ThemeButton() {
 function Account() {
   const me = useMe()
   return (
-    <Menu>
+    <Menu withInitialFocusPlaceholder={false}>
       <Menu.Target>
-        <Button variant="subtle" size="compact-md" maw={180} id="account">
-          {signedInName(me)}
+        <Button
+          variant="subtle"
+          size="compact-md"
+          maw={{ base: 110, sm: 180 }}
+          px="xs"
+          data-account
+        >
+          <Text truncate inherit>
+            {signedInName(me)}
+          </Text>
         </Button>
       </Menu.Target>
       <Menu.Dropdown>
-        {me.user?.email && <Menu.Label>{me.user.email}</Menu.Label>}
+        <Menu.Item component={Link} href="/profile" data-profile>
+          {texts.profile.title}
+          {me.user?.email && (
+            <Text size="xs" c="dimmed">
+              {me.user.email}
+            </Text>
+          )}
+        </Menu.Item>
         <Menu.Item onClick={() => void signOut()}>{texts.app.signOut}</Menu.Item>
       </Menu.Dropdown>
     </Menu>
@@ -177,7 +241,7 @@ interface EntryProps extends NavigationProps {
 
 function Entry({ entry, location }: EntryProps) {
   const { menu } = entry
-  const path = entry.path.replace(/\/:.*$/, '')
+  const path = menuAddress(entry.path)
   const isHere = path === '/' ? location === '/' : `${location}/`.startsWith(`${path}/`)
   return (
     <NavLink
@@ -190,17 +254,19 @@ function Entry({ entry, location }: EntryProps) {
   )
 }
 
+function menuAddress(path: string): string {
+  return path.replace(/\/:.*$/, '')
+}
+
 function NotFound() {
   return (
-    <Empty
-      title={texts.app.notFound}
-      hint={texts.app.notFoundHint}
-      action={
+    <Page title={texts.app.notFound} hint={texts.app.notFoundHint}>
+      <div>
         <Button component={Link} href="/">
           {texts.app.toHome}
         </Button>
-      }
-    />
+      </div>
+    </Page>
   )
 }
 

@@ -1,4 +1,4 @@
-/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `listen.ts`. */
+/** Reads request bodies of any coding within a size limit. `listen.ts` ends slow ones. */
 import type { IncomingMessage } from 'node:http'
 import { Readable, type Transform } from 'node:stream'
 import { promisify } from 'node:util'
@@ -21,9 +21,10 @@ import {
 } from '../../shared/core/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
+import type { FhirRequest } from '../../shared/request/request.ts'
 import type { Context } from './context.ts'
 
-/** A body that grows more than this while it is inflated is a bomb. */
+/** Inflating beyond this ratio indicates a bomb. */
 const HIGHEST_RATIO = 100
 const DECODERS = {
   gzip: promisify(gunzip),
@@ -35,13 +36,13 @@ const STREAM_DECODERS = {
   deflate: createInflate,
   br: createBrotliDecompress,
 }
-/** More than this of a body that was refused is not worth the answer that its caller would miss. */
+/** Rejected bodies beyond this size are cut off; the client then misses the reply. */
 const READ_OFF_BYTES = 64 * 1024 * 1024
 const READ_OFF_MS = 10_000
 
 /**
- * The rest of a refused body is read and dropped: many clients take no answer before
- * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
+ * Reads and drops the rest of a rejected body: many clients read the reply only after sending everything, and lose it
+ * when the connection closes (RFC 9112 §9.6).
  */
 export function discardBody({ req }: { readonly req: IncomingMessage }): void {
   if (req.complete || req.destroyed) return
@@ -56,9 +57,11 @@ export function discardBody({ req }: { readonly req: IncomingMessage }): void {
   req.resume()
 }
 
-/** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
+/** Returns undefined without a body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
-  if (ctx.state.body !== undefined) return ctx.state.body
+  const { body } = ctx.state
+  if (body !== undefined && body.length > maxBytes) throw tooLarge()
+  if (body !== undefined) return body
   if (!hasBody(ctx)) return undefined
   const coding = parseContentEncoding(ctx)
   const raw = await readRaw(ctx, maxBytes)
@@ -66,12 +69,12 @@ export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer |
   return coding === undefined ? raw : await inflated(raw, coding, maxBytes)
 }
 
-/** A body may still turn out to be empty. */
+/** True if the headers announce a body, which may still be empty. */
 export function hasBody({ req: { headers } }: Context): boolean {
   return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0
 }
 
-/** The body as it arrives, its coding taken off. Errors: 413 for an announced size, 400 for a bad coding. */
+/** Returns the decoded body stream. Errors: 413 for an announced size, 400 for a bad coding. */
 export function openBody(ctx: Context, maxBytes: number): Readable {
   const { req } = ctx
   const coding = parseContentEncoding(ctx)
@@ -79,18 +82,25 @@ export function openBody(ctx: Context, maxBytes: number): Readable {
   return coding === undefined ? req : inflating(req, coding)
 }
 
+/** Larger JSON would block the event loop; only routes that use the thread accept more. */
+export const JSON_BYTES = 262_144
+
 /** Parses the body as a JSON object or array. Errors: 415, 400, 413. */
-export async function readJson(ctx: Context, maxBytes: number): Promise<unknown> {
-  const body = await readBody(ctx, maxBytes)
+export async function readJson(ctx: Context, maxBytes = JSON_BYTES): Promise<unknown> {
+  return parseJsonBody(await readBody(ctx, maxBytes), ctx.get('Content-Type'))
+}
+
+/** Errors: 415, 400. */
+export function parseJsonBody(body: FhirRequest['body'], contentType: string): unknown {
   if (body === undefined) throw badRequest('Content could not be parsed')
-  if (!isJsonType(ctx.get('Content-Type'))) throw unsupportedMediaType()
+  if (!isJsonType(contentType)) throw unsupportedMediaType()
   return parseBody(body)
 }
 
-/** The same for routes that want an object. */
+/** Like `readJson`, for routes that expect an object. */
 export async function readJsonObject(
   ctx: Context,
-  maxBytes: number,
+  maxBytes = JSON_BYTES,
 ): Promise<Record<string, unknown>> {
   const value = await readJson(ctx, maxBytes)
   if (!isObject(value)) throw badStructure('Content must be a JSON object')
@@ -135,11 +145,11 @@ async function inflated(raw: Buffer, coding: Coding, maxBytes: number): Promise<
   }
 }
 
-/** Errors, while it is read: 413 for a bomb, 400 for what is not in this coding. */
+/** Errors during reading: 413 for a bomb, 400 for data not in this coding. */
 function inflating(req: Readable, coding: Coding): Readable {
   const decoder = STREAM_DECODERS[coding]()
   req.once('error', (error) => decoder.destroy(error))
-  // A reader gets the error; until there is one nobody listens.
+  // Readers handle the error; before one attaches, it is ignored.
   decoder.on('error', () => undefined)
   return Readable.from(inflatedChunks(req.pipe(decoder), coding), { objectMode: false })
 }

@@ -11,25 +11,27 @@ import {
 } from 'prom-client'
 import { readAllLanes } from '../../shared/bots/stats.ts'
 import { cacheStats } from '../../shared/core/cache.ts'
+import { readPssBytes } from '../../shared/core/memory.ts'
 import { NO_PARTS, waitingParts } from '../../shared/export/rows/parts.ts'
 import { queueDepths } from '../../shared/jobs/upkeep/upkeep.ts'
+import { rawPool } from '../../shared/postgres/pool.ts'
 import type { Services } from '../../shared/request/services.ts'
+import { requestDepth } from '../../shared/store/write/requests.ts'
+import { countDeadLetters, DEAD_KINDS, NO_DEAD } from '../../shared/subscriptions/dead-letters.ts'
 import { NO_BACKLOG, readDeliveryBacklog } from '../../shared/subscriptions/deliveries.ts'
+import { gauges } from './gauges.ts'
+import { createSocketMetrics, type SocketMetrics } from './socket-metrics.ts'
 
-export interface Metrics {
+export interface Metrics extends SocketMetrics {
   readonly contentType: string
-  /** This process, the service as a whole, and all workers; without Redis, the first two. */
+  /** Metrics of this process, the service and all workers; without Redis, only the first two. */
   text(): Promise<string>
-  /** The same as values, without histograms' buckets. */
+  /** Returns the same metrics as values, without histogram buckets. */
   values(): Promise<readonly MetricValues[]>
-  /** One answered request; `route` is a pattern, never a path with ids. */
+  /** Counts a request; `route` is a pattern, never a path with ids. */
   request(method: string, route: string, status: number, seconds: number): void
-  /** How many web sockets there are, and what is bound to them. */
-  watchSockets(read: () => Readonly<Record<'sockets' | 'bindings', number>>): void
-  /** 1 for each part of the service that is there, 0 for one that is away. */
+  /** Registers a gauge per dependency: 1 if available, otherwise 0. */
   watchParts(read: () => Promise<Readonly<Record<string, number>>>): void
-  /** One message to a web socket. */
-  message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
 interface MetricValues {
@@ -40,10 +42,12 @@ interface MetricValues {
 
 type Watched = Pick<Services, 'database' | 'queues' | 'redis' | 'storage' | 'replicas'>
 
+const PSS =
+  'Memory of the process in which shared pages count once among their processes; 0 outside Linux'
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
 export function createMetrics(services: Watched): Metrics {
-  // A router leads a scraper to any of the web processes: their own counts name the process.
+  // A router may lead the scraper to any web process, so its own metrics carry its name.
   const registry = new Registry()
   registry.setDefaultLabels({ process: `${hostname()}:${process.pid}` })
   const service = new Registry()
@@ -62,12 +66,7 @@ export function createMetrics(services: Watched): Metrics {
     buckets: BUCKETS,
     registers,
   })
-  const messages = new Counter({
-    name: 'socket_messages_total',
-    help: 'Messages to web sockets',
-    labelNames: ['kind'],
-    registers,
-  })
+  gauges(registry)('process_pss_bytes', PSS, [], (own) => own.set(readPssBytes() ?? 0))
   watchDatabase(registry, services)
   watchCaches(registry)
   watchStorage(registry, services.storage)
@@ -83,6 +82,7 @@ export function createMetrics(services: Watched): Metrics {
     return [registry, service, workers]
   }
   return {
+    ...createSocketMetrics(registry),
     contentType: registry.contentType,
     async text() {
       const all = await registries()
@@ -97,70 +97,52 @@ export function createMetrics(services: Watched): Metrics {
       requests.inc({ method, route, status })
       durations.observe({ method, route }, seconds)
     },
-    watchSockets: (read) => watchSockets(registry, read),
     watchParts: (read) => watchParts(registry, read),
-    message: (kind) => messages.inc({ kind }),
   }
 }
 
 function watchDatabase(registry: Registry, { database }: Watched): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'database_pool_connections',
-    help: 'Connections of the pool by state',
-    labelNames: ['state'],
-    registers,
-    collect() {
-      const pool: unknown = database.knex.client.pool
-      for (const [state, count] of poolStates(pool)) this.set({ state }, count)
-    },
+  const gauge = gauges(registry)
+  gauge('database_pool_connections', 'Connections of the pool by state', ['state'], (own) => {
+    const { pool } = rawPool(database.knex)
+    own.set({ state: 'used' }, pool?.numUsed() ?? 0)
+    own.set({ state: 'free' }, pool?.numFree() ?? 0)
+    own.set({ state: 'waiting' }, pool?.numPendingAcquires() ?? 0)
   })
-  new Gauge({
-    name: 'database_statements_total',
-    help: 'Statements sent since the process started',
-    registers,
-    collect() {
-      this.set(database.statements)
-    },
+  gauge('database_statements_total', 'Statements sent since the process started', [], (own) => {
+    own.set(database.statements)
   })
 }
 
 function watchCaches(registry: Registry): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'cache_entries',
-    help: 'Entries of each cache',
-    labelNames: ['cache'],
-    registers,
-    collect() {
-      for (const { name, entries } of cacheStats()) this.set({ cache: name }, entries)
-    },
+  const gauge = gauges(registry)
+  gauge('cache_entries', 'Entries of each cache', ['cache'], (own) => {
+    for (const { name, entries } of cacheStats()) own.set({ cache: name }, entries)
   })
-  new Gauge({
-    name: 'cache_lookups_total',
-    help: 'Lookups in each cache by result since the process started',
-    labelNames: ['cache', 'result'],
-    registers,
-    collect() {
+  gauge(
+    'cache_lookups_total',
+    'Lookups in each cache by result since the process started',
+    ['cache', 'result'],
+    (own) => {
       for (const { name, hits, misses } of cacheStats()) {
-        this.set({ cache: name, result: 'hit' }, hits)
-        this.set({ cache: name, result: 'miss' }, misses)
+        own.set({ cache: name, result: 'hit' }, hits)
+        own.set({ cache: name, result: 'miss' }, misses)
       }
     },
-  })
+  )
 }
 
 function watchReplicas(registry: Registry, replicas: Services['replicas']): void {
   if (replicas === undefined) return
-  new Gauge({
-    name: 'database_replica_lag_seconds',
-    help: 'How long each read replica has been behind what is written',
-    labelNames: ['replica'],
-    registers: [registry],
-    collect() {
-      for (const [replica, seconds] of replicas.lags()) this.set({ replica }, seconds)
+  const gauge = gauges(registry)
+  gauge(
+    'database_replica_lag_seconds',
+    'Replication lag of each read replica',
+    ['replica'],
+    (own) => {
+      for (const [replica, seconds] of replicas.lags()) own.set({ replica }, seconds)
     },
-  })
+  )
 }
 
 function watchStorage(registry: Registry, storage: Services['storage']): void {
@@ -176,147 +158,70 @@ function watchStorage(registry: Registry, storage: Services['storage']): void {
   })
 }
 
-function watchQueues(registry: Registry, { queues }: Watched): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'queue_jobs',
-    help: 'Jobs by queue and state',
-    labelNames: ['queue', 'state'],
-    registers,
-    async collect() {
-      this.reset()
-      const depths = await queues.depths().catch(() => ({}))
-      for (const [queue, states] of Object.entries(depths)) {
-        for (const [state, count] of Object.entries(states)) this.set({ queue, state }, count)
-      }
-    },
+function watchQueues(registry: Registry, { queues, database }: Watched): void {
+  const gauge = gauges(registry)
+  gauge('queue_jobs', 'Jobs by queue and state', ['queue', 'state'], async (own) => {
+    own.reset()
+    const depths = await queues.depths().catch(() => ({}))
+    for (const [queue, states] of Object.entries(depths)) {
+      for (const [state, count] of Object.entries(states)) own.set({ queue, state }, count)
+    }
+    const requests = await requestDepth(database).catch(() => undefined)
+    if (requests === undefined) return
+    own.set({ queue: 'requests', state: 'waiting' }, requests.waiting)
+    own.set({ queue: 'requests', state: 'active' }, requests.active)
   })
-  new Gauge({
-    name: 'queue_oldest_seconds',
-    help: 'How long the longest waiting job of each queue waits',
-    labelNames: ['queue'],
-    registers,
-    async collect() {
-      this.reset()
+  gauge(
+    'queue_oldest_seconds',
+    'How long the longest waiting job of each queue waits',
+    ['queue'],
+    async (own) => {
+      own.reset()
       const since = await queues.waitingSince().catch(() => ({}))
       for (const [queue, at] of Object.entries(since)) {
-        this.set({ queue }, Math.max(0, Date.now() - at) / 1000)
+        own.set({ queue }, Math.max(0, Date.now() - at) / 1000)
       }
+      const { oldestMs = null } = (await requestDepth(database).catch(() => undefined)) ?? {}
+      if (oldestMs !== null) own.set({ queue: 'requests' }, oldestMs / 1000)
     },
-  })
-  new Gauge({
-    name: 'redis_round_trip_seconds',
-    help: 'Time of one PING; nothing while Redis is away',
-    registers,
-    async collect() {
-      this.reset()
+  )
+  gauge(
+    'redis_round_trip_seconds',
+    'Time of one PING; absent while Redis is unavailable',
+    [],
+    async (own) => {
+      own.reset()
       const ms = await queues.ping().catch(() => undefined)
-      if (ms !== undefined) this.set(ms / 1000)
+      if (ms !== undefined) own.set(ms / 1000)
     },
-  })
+  )
 }
 
 function watchExports(registry: Registry, { database }: Watched): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'export_parts',
-    help: 'Parts of exports that are to be done, by state',
-    labelNames: ['state'],
-    registers,
-    async collect() {
-      this.reset()
-      const { waiting, active } = await waitingParts(database).catch(() => NO_PARTS)
-      this.set({ state: 'waiting' }, waiting)
-      this.set({ state: 'active' }, active)
-    },
+  const gauge = gauges(registry)
+  gauge('export_parts', 'Unfinished parts of exports by state', ['state'], async (own) => {
+    own.reset()
+    const { waiting, active } = await waitingParts(database).catch(() => NO_PARTS)
+    own.set({ state: 'waiting' }, waiting)
+    own.set({ state: 'active' }, active)
   })
-  new Gauge({
-    name: 'export_oldest_seconds',
-    help: 'How long the oldest export that has not ended is there',
-    registers,
-    async collect() {
-      const { oldestSeconds } = await waitingParts(database).catch(() => NO_PARTS)
-      this.set(oldestSeconds)
-    },
+  gauge('export_oldest_seconds', 'Age of the oldest unfinished export', [], async (own) => {
+    const { oldestSeconds } = await waitingParts(database).catch(() => NO_PARTS)
+    own.set(oldestSeconds)
   })
-}
-
-/** Returns the function that reads the three of them in one statement, before the registry is printed. */
-function watchEvents(registry: Registry, { database }: Watched): () => Promise<void> {
-  const registers = [registry]
-  const waiting = new Gauge({
-    name: 'event_deliveries_waiting',
-    help: 'Events that are to be delivered to Subscriptions',
-    registers,
-  })
-  const oldest = new Gauge({
-    name: 'event_oldest_seconds',
-    help: 'Age of the oldest event that nobody has tried to deliver yet',
-    registers,
-  })
-  const paused = new Gauge({
-    name: 'event_circuits_open',
-    help: 'Subscriptions whose deliveries pause',
-    registers,
-  })
-  return async () => {
-    const backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
-    waiting.set(backlog.waiting)
-    oldest.set(backlog.oldestSeconds)
-    paused.set(backlog.paused)
-  }
 }
 
 function watchParts(
   registry: Registry,
   read: () => Promise<Readonly<Record<string, number>>>,
 ): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'service_up',
-    help: 'Whether a part that the service stands on is there',
-    labelNames: ['part'],
-    registers,
-    async collect() {
-      for (const [part, up] of Object.entries(await read())) this.set({ part }, up)
-    },
+  const gauge = gauges(registry)
+  gauge('service_up', '1 if the dependency is available, otherwise 0', ['part'], async (own) => {
+    for (const [part, up] of Object.entries(await read())) own.set({ part }, up)
   })
 }
 
-function watchSockets(
-  registry: Registry,
-  read: () => Readonly<Record<'sockets' | 'bindings', number>>,
-): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'sockets_open',
-    help: 'Open web sockets',
-    registers,
-    collect() {
-      this.set(read().sockets)
-    },
-  })
-  new Gauge({
-    name: 'socket_bindings',
-    help: 'Subscriptions bound to web sockets',
-    registers,
-    collect() {
-      this.set(read().bindings)
-    },
-  })
-}
-
-/** knex does not type its pool; these four methods are tarn's. */
-function poolStates(pool: unknown): [string, number][] {
-  const counts = pool as Record<string, (() => number) | undefined> | undefined
-  return [
-    ['used', counts?.numUsed?.() ?? 0],
-    ['free', counts?.numFree?.() ?? 0],
-    ['waiting', counts?.numPendingAcquires?.() ?? 0],
-  ]
-}
-
-/** Projects beyond this number are counted as one, so that the text stays short. */
+/** Projects above this number share one label, which bounds the text. */
 const MOST_PROJECTS = 500
 const OTHERS = 'other'
 
@@ -327,32 +232,32 @@ interface Depth {
   readonly oldestSeconds: number
 }
 
-/** Bots count their runs as `flight`: waiting or running. */
+/** Counts a bot's runs, waiting or running, as `flight`. */
 function watchProjects(registry: Registry, services: Watched): void {
   const registers = [registry]
+  const gauge = gauges(registry)
   const oldest = new Gauge({
     name: 'queue_project_oldest_seconds',
     help: 'How long the longest waiting job of a Project waits',
     labelNames: ['queue', 'project'],
     registers,
   })
-  new Gauge({
-    name: 'queue_project_jobs',
-    help: 'Jobs of a Project by queue and state',
-    labelNames: ['queue', 'project', 'state'],
-    registers,
-    async collect() {
+  gauge(
+    'queue_project_jobs',
+    'Jobs of a Project by queue and state',
+    ['queue', 'project', 'state'],
+    async (own) => {
       const depths = await readDepths(services).catch(() => [])
-      this.reset()
+      own.reset()
       oldest.reset()
       for (const { queue, project, states, oldestSeconds } of shortened(depths)) {
         for (const [state, count] of Object.entries(states)) {
-          if (count > 0) this.inc({ queue, project, state }, count)
+          if (count > 0) own.inc({ queue, project, state }, count)
         }
         if (oldestSeconds > 0) oldest.set({ queue, project }, oldestSeconds)
       }
     },
-  })
+  )
 }
 
 async function readDepths(services: Watched): Promise<readonly Depth[]> {
@@ -390,4 +295,44 @@ type Counted = Awaited<ReturnType<Registry['getMetricsAsJSON']>>[number]
 function withoutBuckets({ name, help, values }: Counted) {
   const sums = values.filter(({ labels }) => labels.le === undefined)
   return { name, help, values: sums.map(({ labels, value }) => ({ labels, value })) }
+}
+
+/** Registers the gauges; returns the function that reads three of them in one statement before each scrape. */
+function watchEvents(
+  registry: Registry,
+  { database }: Pick<Services, 'database'>,
+): () => Promise<void> {
+  const gauge = gauges(registry)
+  gauge(
+    'dead_letters',
+    'Deliveries and runs whose attempts have ended in failure, until they are replayed or discarded',
+    ['kind'],
+    async (own) => {
+      own.reset()
+      const counts = await countDeadLetters(database).catch(() => NO_DEAD)
+      for (const kind of DEAD_KINDS) own.set({ kind }, counts[kind])
+    },
+  )
+  const registers = [registry]
+  const waiting = new Gauge({
+    name: 'event_deliveries_waiting',
+    help: 'Events waiting for delivery to Subscriptions',
+    registers,
+  })
+  const oldest = new Gauge({
+    name: 'event_oldest_seconds',
+    help: 'Age of the oldest event without a delivery attempt',
+    registers,
+  })
+  const paused = new Gauge({
+    name: 'event_circuits_open',
+    help: 'Subscriptions whose deliveries are paused',
+    registers,
+  })
+  return async () => {
+    const backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
+    waiting.set(backlog.waiting)
+    oldest.set(backlog.oldestSeconds)
+    paused.set(backlog.paused)
+  }
 }

@@ -1,6 +1,8 @@
-/** FhirReply → ctx. */
+/** Sends a FhirReply as the response. */
+
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
+import { allOk } from '../../shared/core/errors.ts'
 import { yieldTurn } from '../../shared/core/yielding.ts'
 import { readChunks, release } from '../../shared/outbound/storage/storage.ts'
 import { FHIR_JSON, versionHeaders } from '../../shared/request/reply.ts'
@@ -12,11 +14,11 @@ import { type Context, caller } from './context.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
-  // When it cannot be opened, nothing of its headers may stand over what is answered then.
+  // Opened first: if it fails, the error reply must not carry these headers.
   const content = ctx.method === 'HEAD' ? undefined : await open?.()
   discardBody(ctx)
   setHeaders(ctx, headers)
-  // Content-Length and byte ranges speak of the content as it is stored.
+  // Content-Length and byte ranges refer to the stored content.
   ctx.compress = open === undefined
   if (pieces !== undefined) ctx.body = Readable.from(inTurns(pieces))
   else if (open === undefined) ctx.body = body ?? null
@@ -26,7 +28,22 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   ctx.status = status
 }
 
-/** A page is made as it is sent; what the pieces of it take together is more than one turn's. */
+/** Sends a page that loads only from this service and what `sources` admits; it is not framed. */
+export function sendHtml(ctx: Context, html: string, sources: readonly string[]): void {
+  const policy = [
+    "default-src 'none'",
+    ...sources,
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ]
+  ctx.set('Content-Security-Policy', policy.join('; '))
+  ctx.type = 'text/html; charset=utf-8'
+  ctx.body = html
+}
+
+/** Yields between pieces: together they take longer than one turn should. */
 async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
   for (const piece of pieces) {
     yield piece
@@ -35,8 +52,8 @@ async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
 }
 
 /**
- * As `send`, for what nobody looks at on its way. A text that is not to be compressed goes past Koa, whose setters
- * look at its status, type and length again.
+ * Sends like `send` where no middleware inspects the response. An uncompressed text bypasses Koa, whose setters check
+ * status, type and length again.
  */
 export function sendUnobserved(ctx: Context, reply: FhirReply): Promise<void> | undefined {
   const { status, headers, body } = reply
@@ -49,19 +66,28 @@ export function sendUnobserved(ctx: Context, reply: FhirReply): Promise<void> | 
   const bytes = Buffer.byteLength(body)
   res.setHeader('Content-Length', bytes)
   ctx.respond = false
-  // Where each character is one byte, Node has nothing to convert: a tenth of what a short answer costs.
+  // All characters are single bytes, so Node can skip the conversion.
   res.end(body, bytes === body.length ? 'latin1' : 'utf8')
   return undefined
 }
 
 function setHeaders({ res }: Context, headers: FhirReply['headers']): void {
-  // The limit of the address stands there already.
+  // Set already, with the limit of the address.
   const own = headers.RateLimit === undefined ? undefined : res.getHeader('RateLimit')
   for (const [name, value] of Object.entries(headers)) res.setHeader(name, value)
   if (own !== undefined) res.setHeader('RateLimit', `${own}, ${headers.RateLimit}`)
 }
 
-/** As the caller may see it. A new resource says where it is; `X-Medplum: extended` adds the platform's meta. */
+/** Sends an OperationOutcome of success. */
+export function sendOk(ctx: Context): void {
+  ctx.set('Content-Type', FHIR_JSON)
+  ctx.body = JSON.stringify(allOk)
+}
+
+/**
+ * Sends a version as the caller may see it. A new resource gets a Location; `X-Medplum: extended` adds the platform's
+ * meta.
+ */
 export function sendVersion(ctx: Context, status: number, version: Version, baseUrl: string): void {
   const { principal } = caller(ctx)
   ctx.status = status
@@ -71,13 +97,15 @@ export function sendVersion(ctx: Context, status: number, version: Version, base
   ctx.body = present(version, principal, ctx.get('X-Medplum') === 'extended')
 }
 
-/** Writes past Koa, which does not report when a chunk has left: its memory is then given back. */
+/** Bypasses Koa, which does not report when a chunk is sent and its memory can be freed. */
 async function sendContent(ctx: Context, status: number, content: Readable): Promise<void> {
   const { res } = ctx
   ctx.status = status
   ctx.respond = false
-  // Also ends the wait for a caller that has gone.
+  // Also ends the wait when the client disconnects.
   res.once('close', () => content.destroy())
+  // The first part of a stream may take its time.
+  if (!res.hasHeader('Content-Length')) res.flushHeaders()
   try {
     for await (const chunk of readChunks(content)) {
       await new Promise<void>((resolve, reject) => {
@@ -87,7 +115,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
     }
     res.end()
   } catch {
-    // A cut connection shows the caller that this was not all.
+    // A cut connection signals that the content is incomplete.
     res.destroy()
   }
   if (!res.closed) await once(res, 'close').catch(() => undefined)

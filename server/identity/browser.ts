@@ -1,6 +1,6 @@
 /**
- * Where a request comes from, by the headers that browsers set and scripts cannot, and the cookies that count
- * by it. A cookie never counts for a script of another origin: the JSON routes answer those, too, without it.
+ * Classifies the origin of requests by headers that browsers set and scripts cannot, and decides which cookies count.
+ * A cookie never counts for a script of another origin: the JSON routes serve those without it.
  */
 
 import { hash, randomBytes } from 'node:crypto'
@@ -13,8 +13,8 @@ import type { Context } from '../http/context.ts'
 import { hashSecret, loginUserId, matchesDigest, UNGRANTED_MS } from './login-store.ts'
 
 /**
- * `page`: a script of our own pages, or of the app at APP_URL on the same site. `foreign`: anything else in a
- * browser. `program`: no browser says that it is one.
+ * `page`: a script of our own pages, or of the app at APP_URL on the same site. `foreign`: any other browser request.
+ * `program`: not a browser.
  */
 type Sender = 'page' | 'foreign' | 'program'
 
@@ -25,12 +25,12 @@ export function classifySender(ctx: Context, config: Config): Sender {
   if (origin === '' && site === '') return 'program'
   if (origin === '') return site === 'same-origin' ? 'page' : 'foreign'
   if (site === 'cross-site' || !isOwnOrigin(config, origin)) return 'foreign'
-  // Over plain HTTP no browser says whether APP_URL is on the same site, and only then it would keep the cookie.
+  // Browsers omit the header over plain HTTP, and keep the cookie only if APP_URL is on the same site.
   const isSameHost = new URL(origin).hostname === new URL(config.baseUrl).hostname
   return site !== '' || isSameHost ? 'page' : 'foreign'
 }
 
-/** A navigation of the whole window, or of a frame on our own site; not what a script fetches or posts from elsewhere. */
+/** True for navigation of the window or of a same-site frame; false for fetches and foreign posts. */
 export function isNavigation(ctx: Context, config: Config): boolean {
   const [mode, target, site, origin] = [
     ctx.get('Sec-Fetch-Mode'),
@@ -38,7 +38,7 @@ export function isNavigation(ctx: Context, config: Config): boolean {
     ctx.get('Sec-Fetch-Site'),
     ctx.get('Origin'),
   ]
-  // A browser sends all of them or none; some HTTP libraries send a mode alone.
+  // Browsers send all of them or none; some HTTP libraries send only a mode.
   if (site !== '' && mode !== 'navigate') return false
   if (site === 'cross-site' && target !== '' && target !== 'document') return false
   return origin === '' || isOwnOrigin(config, origin)
@@ -52,7 +52,6 @@ export function sessionCookie(clientId: string): string {
   return `medplum-${clientId}`
 }
 
-/** Binds an unfinished Login to the browser that began it. */
 export function loginCookie(loginId: string): string {
   return `botica-login-${loginId}`
 }
@@ -67,7 +66,7 @@ export function setCookie(ctx: Context, config: Config, { name, value, seconds }
   const { protocol, pathname } = new URL(config.baseUrl)
   ctx.append(
     'Set-Cookie',
-    // Koa refuses to send a secure cookie over what it takes for plain HTTP behind a proxy.
+    // Koa does not set secure cookies over HTTP, as seen behind a proxy.
     [
       `${prefix(config)}${name}=${value}`,
       `Max-Age=${seconds}`,
@@ -87,7 +86,7 @@ export function readCookie(ctx: Context, config: Config, name: string): string |
   return ctx.cookies.get(`${prefix(config)}${name}`)
 }
 
-/** The first ten session cookies, whatever their client. */
+/** Returns the first ten session cookies of any client. */
 export function sessionCookies(ctx: Context, config: Config): readonly string[] {
   const start = `${prefix(config)}medplum-`
   return ctx
@@ -99,7 +98,7 @@ export function sessionCookies(ctx: Context, config: Config): readonly string[] 
 }
 
 /**
- * The prefix keeps a neighbouring host from setting the cookie: __Host- is refused with a Domain or another Path.
+ * Keeps sibling hosts from setting the cookie: browsers reject __Host- with a Domain or another Path.
  * https://www.ietf.org/archive/id/draft-ietf-httpbis-rfc6265bis-20.html#name-cookie-name-prefixes
  */
 function prefix({ baseUrl }: Config): string {
@@ -108,13 +107,12 @@ function prefix({ baseUrl }: Config): string {
   return pathname === '/' ? '__Host-' : '__Secure-'
 }
 
-// An unfinished Login belongs to the browser that began it on one of our pages: a cookie of its own is demanded at
-// every step. A Login that a client library began has no cookie. Whoever goes on with it holds its id, and its
-// code is worth nothing without the verifier.
+// A Login begun on our pages requires its cookie at every step. A Login begun by a client library has no cookie: its
+// id suffices to continue, but its code is useless without the verifier.
 
 const SECRET_BYTES = 32
 
-/** Made with every bound Login, so that no cookie of an earlier one can be planted. */
+/** Creates a new binding per Login, so that an earlier cookie cannot be planted. */
 export function newBinding(): { readonly secret: string; readonly digest: string } {
   const secret = randomBytes(SECRET_BYTES).toString('base64url')
   return { secret, digest: hashSecret(secret) }
@@ -132,18 +130,18 @@ export function isBoundToBrowser(login: Resource): boolean {
   return login.browser !== undefined
 }
 
-/** True when the request may go on with this Login. */
+/** True if the request may continue this Login. */
 export function isFromSameBrowser(ctx: Context, config: Config, login: Resource): boolean {
   if (!isBoundToBrowser(login)) return true
   if (classifySender(ctx, config) === 'foreign') return false
   return matchesDigest(login.browser, readCookie(ctx, config, loginCookie(login.id ?? '')) ?? '')
 }
 
-// The cookie by which a browser is known to have signed in before (devices.ts); one for each e-mail address.
+// Marks a browser as known by an earlier sign-in (devices.ts); one cookie per e-mail address.
 
 const MAX_AGE_SECONDS = 90 * 86_400
 
-/** The device that the cookie names; whether its User still has the same credentials is not known here. */
+/** Returns the device of the cookie, without a check that its User's credentials are unchanged. */
 export function readDeviceCookie(
   services: Services,
   ctx: Context,
@@ -154,14 +152,14 @@ export function readDeviceCookie(
   return devices.read(readCookie(ctx, config, deviceCookieName(email)) ?? '')
 }
 
-/** After a sign-in with a password and every other factor; a session that only goes on proves nothing anew. */
+/** Remembers the browser after a full sign-in; a resumed session proves nothing new. */
 export async function rememberSignIn(services: Services, ctx: Context, login: Resource) {
   if (login.authMethod !== 'password' || login.bySession === true) return
   const user = await readUser(services.repository, loginUserId(login) ?? '')
   if (user !== undefined) rememberDevice(services, ctx, user)
 }
 
-/** After a change of credentials by a person who is signed in; a device that was known stays known. */
+/** Renews a known device after its signed-in User changed credentials. */
 export async function renewDevice(services: Services, ctx: Context, before: Resource) {
   const device = readDeviceCookie(services, ctx, String(before.email))
   if (device === undefined || !isDeviceCurrent(device, before)) return
@@ -170,8 +168,8 @@ export async function renewDevice(services: Services, ctx: Context, before: Reso
 }
 
 /**
- * For a User who has proven everything that a sign-in takes. The device keeps its id, if it has one. A script of
- * another origin neither shows the cookie nor gets it.
+ * Remembers the device of a fully authenticated User and keeps its id. Scripts of other origins neither send nor
+ * receive the cookie.
  */
 export function rememberDevice(services: Services, ctx: Context, user: Resource): void {
   if (classifySender(ctx, services.config) === 'foreign') return

@@ -1,248 +1,171 @@
 /**
- * Requests with large bodies go to a thread. To parse, validate, index and write such a body takes up to seconds
- * of synchronous work; in the thread it delays nobody but other large bodies. The thread (`large-thread.ts`) is the
- * same web app on the same stores, as another process would be; it starts with the first large body. It
- * listens on the loopback interface and serves only who knows a secret of this process; the event loop copies
- * bytes from one socket to the other. When the thread dies, its callers get 503 and the next one starts another.
- * So does a small request that changes a large resource: web finds that out before it begins.
+ * Runs requests with large bodies in a thread, where seconds of synchronous work delay only other large bodies. The
+ * thread (`large-thread.ts`) has its own services and starts with the first large body. Requests and replies cross as
+ * plain values, and bodies without a copy. When the thread ends, its callers get 503. Small requests that change a
+ * large resource run there, too (`OffloadRequired`).
  */
-
-import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
-import { Agent, type IncomingMessage, request, type ServerResponse } from 'node:http'
 import { Worker } from 'node:worker_threads'
 import type { Config } from '../../shared/core/config/config.ts'
-import { unavailable } from '../../shared/core/errors.ts'
-import { FHIR_JSON } from '../../shared/request/reply.ts'
+import { HttpError, unavailable } from '../../shared/core/errors.ts'
+import { countDatabaseTime } from '../../shared/postgres/database.ts'
 import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { discardBody } from '../http/body.ts'
-import type { LargeWork } from '../http/context.ts'
-import type { Metrics } from '../http/metrics.ts'
+import type { LargeWork, ThreadCaller } from '../http/context.ts'
 
 interface LargeBodies extends LargeWork {
-  /** True: the thread answers this request. */
-  take(req: IncomingMessage, res: ServerResponse): boolean
-  /** Callers of bots that still run get the address of the result. */
+  /** Sends callers of running bots the address of the result. */
   sendAway(): void
   close(): Promise<void>
 }
 
 const CLOSE_MS = 10_000
-/** As the Procfile gives web: a semi space of 32 MB, three of which are the young generation. */
-const YOUNG_MB = 96
+/** The size set for web in the Procfile: semi-spaces of 32 MB, three of which make up the young generation. */
+const MOST_YOUNG_MB = 96
+const YOUNG_SHARE = 1 / 16
 
 interface Thread {
   readonly worker: Worker
-  readonly port: Promise<number>
-  readonly agent: Agent
-  readonly secret: string
+  readonly calls: Map<number, PromiseWithResolvers<Answer>>
 }
 
-export function openLargeBodies(
-  { config, log }: Services,
-  metrics: Pick<Metrics, 'request'>,
-): LargeBodies {
+export function openLargeBodies({ config, log }: Services): LargeBodies {
   let running: Thread | undefined
+  let lastCall = 0
+  const young = Math.min(MOST_YOUNG_MB, Math.ceil(config.webMemoryMb * YOUNG_SHARE))
 
   const start = (): Thread => {
-    const secret = randomBytes(32).toString('base64url')
-    const workerData: ThreadData = { config, secret }
     const worker = new Worker(new URL('../large-thread.ts', import.meta.url), {
-      workerData,
-      resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB },
+      workerData: config satisfies Config,
+      resourceLimits: { maxYoungGenerationSizeMb: young },
     })
-    const port = new Promise<number>((resolve, reject) => {
-      worker.on('message', (message: FromThread) => {
-        if (message.kind === 'request') metrics.request(...message.request)
-        else resolve(message.port)
-      })
-      worker.once('error', (error) => {
-        log.error({ err: error }, 'The thread for large bodies failed')
-      })
-      worker.once('exit', () => {
-        if (running === thread) running = undefined
+    const thread: Thread = { worker, calls: new Map() }
+    worker.on('message', (answer: Answer) => thread.calls.get(answer.id)?.resolve(answer))
+    worker.once('error', (error) => {
+      log.error({ err: error }, 'The thread for large bodies failed')
+    })
+    worker.once('exit', () => {
+      if (running === thread) running = undefined
+      for (const { reject } of thread.calls.values()) {
         reject(unavailable('The thread for large bodies'))
-      })
+      }
     })
-    // Each request waits for it; none may have come when it ends.
-    port.catch(() => undefined)
-    const thread = { worker, port, agent: new Agent({ keepAlive: true }), secret }
     return thread
   }
 
   return {
-    take(req, res) {
-      if (!isLarge(req, config.largeBodyBytes)) return false
+    async handleRequest(caller, request) {
+      request.signal?.throwIfAborted()
       running ??= start()
-      void pass(running, req, res)
-      return true
-    },
-    async handleRequest(req, request) {
-      running ??= start()
-      return await askThread(running, req, request)
+      return await ask(running, ++lastCall, caller, request)
     },
     sendAway() {
-      running?.worker.postMessage('send away' satisfies ToThread)
+      running?.worker.postMessage({ kind: 'send away' } satisfies ToThread)
     },
     async close() {
-      const { worker, agent } = running ?? {}
+      const { worker } = running ?? {}
       if (worker === undefined) return
       const ended = new Promise((resolve) => worker.once('exit', resolve))
-      worker.postMessage('stop' satisfies ToThread)
+      worker.postMessage({ kind: 'stop' } satisfies ToThread)
       const timer = setTimeout(() => void worker.terminate(), CLOSE_MS)
       await ended
       clearTimeout(timer)
-      agent?.destroy()
     },
   }
 }
 
-/** A body of unknown size counts as large, be it chunked or compressed; uploads are streams anyway. */
-function isLarge(req: IncomingMessage, maxBytes: number): boolean {
-  const { headers } = req
-  const length = Number(headers['content-length'] ?? 0)
-  const isUnknown =
-    headers['transfer-encoding'] !== undefined ||
-    (length > 0 && (headers['content-encoding'] ?? 'identity') !== 'identity')
-  return (isUnknown || length > maxBytes) && !isUpload(req)
-}
-
-/** The content of a Binary, stored as it arrives; a resource in JSON is none. */
-function isUpload({ method, url = '', headers }: IncomingMessage): boolean {
-  const isBinary = /^\/(?:api\/)?fhir\/R4\/Binary(?:\/[^/?]+)?(?:$|\?)/i.test(url)
-  return isBinary && method !== 'PATCH' && !/[/+]json\b/i.test(headers['content-type'] ?? '')
-}
-
-async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): Promise<void> {
-  const fail = () => {
-    if (res.headersSent) res.destroy()
-    else refuse(res)
-  }
-  const port = await thread.port.catch(() => undefined)
-  if (port === undefined) {
-    discardBody({ req })
-    return fail()
-  }
-  if (req.destroyed) return
-  const { method = 'GET', url = '/', socket } = req
-  const headers = [
-    ...endToEnd(req.rawHeaders),
-    ...[SECRET_HEADER, thread.secret],
-    ...[REMOTE_ADDRESS_HEADER, socket.remoteAddress ?? ''],
-  ]
-  const onward = request({
-    port,
-    host: '127.0.0.1',
-    method,
-    path: url,
-    headers,
-    agent: thread.agent,
-  })
-  onward.once('response', (answer) => {
-    res.writeHead(answer.statusCode ?? 500, endToEnd(answer.rawHeaders))
-    answer.once('error', () => res.destroy())
-    // The rest of a refused body is read off here: after its answer Node's client waits in vain for room.
-    answer.once('end', () => {
-      if (req.complete) return
-      req.unpipe(onward)
-      onward.destroy()
-    })
-    answer.pipe(res)
-  })
-  onward.on('error', () => {
-    if (!res.writableEnded) fail()
-  })
-  // The thread may answer, or end, before the caller has sent all.
-  onward.once('close', () => discardBody({ req }))
-  res.once('close', () => {
-    if (!res.writableFinished) onward.destroy()
-  })
-  req.once('error', () => onward.destroy())
-  req.pipe(onward)
-}
-
-/** Says who calls, and is not a part of an entry. */
-const OF_CALLER = ['authorization', 'user-agent', 'x-forwarded-for', 'x-medplum-on-behalf-of']
-/** The connection's own, and what web has dealt with. */
-const DEALT_WITH: ReadonlySet<string> = new Set([
-  ...['accept-encoding', 'content-encoding', 'content-length', 'host', 'idempotency-key', 'origin'],
-  'transfer-encoding',
-])
-const KEPT = [
-  ...['Content-Type', 'Content-Location', 'ETag', 'Last-Modified', 'Location'],
-  'Preference-Applied',
-] as const
-
-async function askThread(
-  { port, agent, secret }: Thread,
-  { headers, socket }: IncomingMessage,
-  asked: FhirRequest,
+async function ask(
+  { worker, calls }: Thread,
+  id: number,
+  caller: ThreadCaller,
+  request: FhirRequest,
 ): Promise<FhirReply> {
-  const own = OF_CALLER.map((name) => [name, headers[name]] as const)
-  const given = [...own, ...Object.entries(asked.headers)].filter(
-    ([name, value]) => value !== undefined && !DEALT_WITH.has(name) && !HOP_BY_HOP.has(name),
+  const call = Promise.withResolvers<Answer>()
+  calls.set(id, call)
+  const sent = plain(request)
+  worker.postMessage(
+    { kind: 'call', id, caller, request: sent } satisfies ToThread,
+    transferable(sent.body),
   )
-  const query = asked.queryText ?? asked.query.toString()
-  const onward = request({
-    port: await port,
-    host: '127.0.0.1',
-    method: asked.method,
-    path: `/fhir/R4/${asked.path}${query === '' ? '' : `?${query}`}`,
-    headers: {
-      ...Object.fromEntries(given),
-      'x-request-id': asked.requestId,
-      [SECRET_HEADER]: secret,
-      [REMOTE_ADDRESS_HEADER]: socket.remoteAddress ?? '',
-    },
-    agent,
-    ...(asked.signal === undefined ? {} : { signal: asked.signal }),
-  })
-  const answered = once(onward, 'response')
-  onward.end(asked.body)
+  const { signal } = request
+  const abort = () => {
+    worker.postMessage({ kind: 'abort', id } satisfies ToThread)
+    call.reject(signal?.reason)
+  }
+  signal?.addEventListener('abort', abort)
   try {
-    const [answer] = (await answered) as [IncomingMessage]
-    const body = Buffer.concat(await answer.toArray())
-    const kept = KEPT.flatMap((name) => {
-      const value = answer.headers[name.toLowerCase()]
-      return typeof value === 'string' ? [[name, value] as const] : []
-    })
-    const status = answer.statusCode ?? 500
-    return { status, headers: Object.fromEntries(kept), body: body.length === 0 ? undefined : body }
-  } catch (error) {
-    asked.signal?.throwIfAborted()
-    throw unavailable('The thread for large bodies', error)
+    return replyIn(await call.promise)
+  } finally {
+    signal?.removeEventListener('abort', abort)
+    calls.delete(id)
   }
 }
 
-export const SECRET_HEADER = 'x-botica-thread'
-/** The address of the caller's connection. */
-export const REMOTE_ADDRESS_HEADER = 'x-botica-peer'
-
-const HOP_BY_HOP: ReadonlySet<string> = new Set([
-  ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'upgrade', 'expect'],
-  ...[SECRET_HEADER, REMOTE_ADDRESS_HEADER],
-])
-
-/** Names and values in turn, without those that concern one connection (RFC 9110 §7.6.1). */
-function endToEnd(raw: readonly string[]): string[] {
-  return raw.filter((_, i) => !HOP_BY_HOP.has((raw[i - (i % 2)] ?? '').toLowerCase()))
+/** Errors: the request's error in the thread. */
+function replyIn({ reply, failure, databaseMs }: Answer): FhirReply {
+  countDatabaseTime(performance.now() - databaseMs)
+  if (reply !== undefined) return { ...reply, body: reply.body && view(reply.body) }
+  const { status, outcome, headers, cause } = failure
+  throw new HttpError(status, outcome, { headers, cause })
 }
 
-function refuse(res: ServerResponse): void {
-  const { status, outcome, headers } = unavailable('The service')
-  res.writeHead(status, { ...headers, 'Content-Type': FHIR_JSON })
-  res.end(JSON.stringify(outcome))
+function plain(request: FhirRequest): PlainRequest {
+  const { method, readsOnly = false, isPreCommitted = false } = request
+  const { path, projectScope, query, headers, body, requestId, traceId } = request
+  const queryText = request.queryText ?? query.toString()
+  const isUpload = request.upload !== undefined
+  const content = Buffer.isBuffer(request.upload) ? request.upload : body
+  return {
+    ...{ method, readsOnly, path, queryText, headers, requestId, traceId, isPreCommitted },
+    ...{ body: content, isUpload },
+    ...(projectScope === undefined ? {} : { projectScope }),
+  }
 }
 
-export interface ThreadData {
-  readonly config: Config
-  /** Each request shows it. */
-  readonly secret: string
+/** Restores a Buffer, which crosses as a Uint8Array. */
+export function view({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength)
 }
 
-export type ToThread = 'send away' | 'stop'
+/** Copies small Buffers, whose memory is shared. */
+export function transferable(body: PlainRequest['body']): ArrayBuffer[] {
+  if (body === undefined || typeof body === 'string') return []
+  const { buffer, byteLength } = body
+  return buffer instanceof ArrayBuffer && buffer.byteLength === byteLength ? [buffer] : []
+}
 
-export type FromThread =
-  | { readonly kind: 'ready'; readonly port: number }
-  | { readonly kind: 'request'; readonly request: Parameters<Metrics['request']> }
+export interface PlainRequest
+  extends Pick<
+    FhirRequest,
+    'method' | 'path' | 'projectScope' | 'headers' | 'requestId' | 'traceId'
+  > {
+  readonly readsOnly: boolean
+  readonly isPreCommitted: boolean
+  readonly queryText: string
+  readonly body: Uint8Array | string | undefined
+  /** The body is the content of a Binary. */
+  readonly isUpload: boolean
+}
+
+export type ToThread =
+  | {
+      readonly kind: 'call'
+      readonly id: number
+      readonly caller: ThreadCaller
+      readonly request: PlainRequest
+    }
+  | { readonly kind: 'abort'; readonly id: number }
+  | { readonly kind: 'send away' | 'stop' }
+
+export type Answer = { readonly id: number; readonly databaseMs: number } & (
+  | { readonly reply: PlainReply; readonly failure?: undefined }
+  | { readonly reply?: undefined; readonly failure: PlainFailure }
+)
+
+export interface PlainReply extends Omit<FhirReply, 'body' | 'pieces' | 'open'> {
+  readonly body: Uint8Array | undefined
+}
+
+export interface PlainFailure extends Pick<HttpError, 'status' | 'outcome'> {
+  readonly headers: Record<string, string>
+  readonly cause: string | undefined
+}

@@ -1,33 +1,33 @@
-/** Checks a caller against the mark that a route carries in its own line. */
+/** Checks a caller against the access mark of a route. */
 
 import { secretMatches } from '../../shared/access/credentials/clients.ts'
 import { type Area, requireArea } from '../../shared/access/grant.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { forbidden, tooManyRequests } from '../../shared/core/errors.ts'
+import { forbidden, forbiddenByPlatform, tooManyRequests } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { retryAfterSeconds } from '../../shared/redis/limiter.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { caller, type Middleware } from '../http/context.ts'
 
-/** These ask for no token. Behind `address` and `secret` the handler checks another proof. */
+/** Routes without a token. With `address` and `secret` the handler checks another proof. */
 const OPEN = {
   public: true,
-  /** The address itself is the proof: it carries a signature or a secret id. */
+  /** The URL is the proof: it contains a signature or a secret id. */
   address: true,
-  /** A client's own credentials, or the token of the scraper. */
+  /** Client credentials, or the token of the scraper. */
   secret: true,
 } as const
 
 interface Check {
-  /** The scope of the login has to reach it. */
+  /** Required scope of the login. */
   readonly area?: Area
   readonly isMet?: (principal: Principal) => boolean
 }
 
-/** The handler checks which Project an administrator administers, and what a policy leaves to a super administrator. */
+/** The handler checks which Project an administrator administers, and super administrators restricted by a policy. */
 const CHECKED = {
   'signed-in': {},
-  /** Callers change or read how they themselves sign in. */
+  /** Callers read or change their own sign-in. */
   account: { area: 'account' },
   administrator: {
     area: 'administration',
@@ -36,14 +36,13 @@ const CHECKED = {
   'super-administrator': { area: 'administration', isMet: ({ isSuperAdmin }) => isSuperAdmin },
 } as const satisfies Readonly<Record<string, Check>>
 
-/** The mark of a route that says who may call it. */
 export type Access = keyof typeof OPEN | keyof typeof CHECKED
 
 export function isOpen(access: Access): access is keyof typeof OPEN {
   return Object.hasOwn(OPEN, access)
 }
 
-/** Authenticates whatever is not marked as open. Throws for a route without a mark. Errors: 401, 403, 429. */
+/** Authenticates callers of all routes not marked as open. Throws for a route without a mark. Errors: 401, 403, 429. */
 export function requireAccess(authenticate: Middleware, access: Access): Middleware {
   if (isOpen(access)) return (_ctx, next) => next()
   if (!Object.hasOwn(CHECKED, access)) throw new Error(`A route carries no mark: ${String(access)}`)
@@ -53,16 +52,19 @@ export function requireAccess(authenticate: Middleware, access: Access): Middlew
       const { principal } = caller(ctx)
       if (area !== undefined) requireArea(principal, area)
       if (isMet?.(principal) === false) throw forbidden()
+      if (isMet !== undefined && principal.declared !== undefined) {
+        throw forbiddenByPlatform('A Bot that names its secrets or hosts administers nothing')
+      }
       return next()
     })
 }
 
-// Secrets of clients at the door. Wrong ones are counted by client and address, so that whoever guesses pauses nobody
-// elsewhere; the count is this process' own first (limiter.ts), so that a right one costs no command of Redis.
+// Client secrets. Wrong ones are counted by client and address, so that guessing does not block other addresses. The
+// count is kept in this process first (limiter.ts), so that a correct one needs no Redis command.
 
 const WRONG_PER_MINUTE = 60
 
-/** `address` as of `addressOf`. Errors: 429 after too many wrong ones in a minute. */
+/** `address` comes from `addressOf`. Errors: 429 after too many wrong ones in a minute. */
 export function verifyClientSecret(
   { wrongSecrets }: Services,
   client: Resource,

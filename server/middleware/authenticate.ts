@@ -1,72 +1,73 @@
 /**
- * Bearer token or client credentials → Principal and Session, or those of the member it acts for.
- * Errors: 401, 403, 429.
+ * Resolves a bearer token or client credentials to a Principal and Session, or to the member acted for. Errors: 401,
+ * 403, 429.
  */
+
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { outranks } from '../../shared/access/guarded/rights.ts'
-import { isAllowedFrom, profileReference } from '../../shared/access/principal.ts'
+import { profileReference } from '../../shared/access/principal.ts'
 import { narrowed } from '../../shared/access/scopes.ts'
 import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/core/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import { narrowSession, type Principals, type Session } from '../../shared/identity/principals.ts'
+import { isInScope } from '../../shared/request/project-scope.ts'
 import type { Services } from '../../shared/request/services.ts'
-import type { Context, Middleware, Web } from '../http/context.ts'
-import { audit } from '../identity/login-store.ts'
+import { certificateHeader, comesWithCertificate } from '../http/client-certificate.ts'
+import type { Context, Credentials, Middleware, Web } from '../http/context.ts'
+import { audit } from '../identity/sign-in-audit.ts'
 import { verifyClientSecret } from './access.ts'
 import { rateLimitAddress } from './limits.ts'
 
 const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
 
+export function credentialsIn({ config }: Pick<Services, 'config'>, ctx: Context): Credentials {
+  const { headers } = ctx.req
+  return {
+    authorization: headers.authorization,
+    onBehalfOf: ctx.get(ON_BEHALF_OF),
+    ip: ctx.ip,
+    certificate: certificateHeader(config, headers),
+  }
+}
+
 export function authenticate({ services }: Web): Middleware {
-  const { config, principals, tokens } = services
-
-  const byBearer = async (token: string) => {
-    const claims = await tokens.verify(token)
-    if (claims === 'expired') throw expired(config.baseUrl)
-    // The token of a web socket binds a Subscription and opens nothing else.
-    if (claims === undefined || claims.subscriptionId !== undefined) return undefined
-    const session = await principals.forLogin(claims.loginId)
-    if (session === undefined) return undefined
-    // A token may be narrower than its Login (RFC 6749 §6).
-    const { patient } = session.principal
-    return { session: narrowSession(session, { scope: claims.scope, patient }), claims }
-  }
-
-  const byBasic = async (encoded: string, ip: string) => {
-    const credentials = parseBasic(encoded)
-    if (credentials === undefined) return undefined
-    const { id, secret } = credentials
-    const session = await principals.forProfile(`ClientApplication/${id}`)
-    if (session === undefined || !isActiveClient(session.profile)) return undefined
-    if (!takesSecret(session.profile)) return undefined
-    if (!verifyClientSecret(services, session.profile, secret, rateLimitAddress(ip)))
-      return undefined
-    return { session: withClient(session, id), claims: undefined }
-  }
-
+  const { config, principals } = services
   return async (ctx, next) => {
-    const [, scheme = '', credentials = ''] =
-      /^(\w+) +([^ ]+) *$/.exec(ctx.req.headers.authorization ?? '') ?? []
-    const found = await lookUp({
-      scheme: scheme.toLowerCase(),
-      credentials,
-      ip: ctx.ip,
-      byBearer,
-      byBasic,
-    })
-    if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
+    const credentials = credentialsIn(services, ctx)
+    const { proven } = ctx.state
+    const found = proven
+      ? { session: proven, claims: undefined }
+      : await findCaller(services, credentials)
+    if (found === undefined) {
+      const wasGiven = SCHEME.test(credentials.authorization ?? '')
+      throw challenge(ctx, config.baseUrl, wasGiven)
+    }
+    requireScope(ctx, found)
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)
-    if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
-    const target = ctx.get(ON_BEHALF_OF)
+    if (found.session.principal.allowsAddress?.(ctx.ip) === false) throw forbidden()
+    const { onBehalfOf } = credentials
     const session =
-      target === '' ? found.session : await actingSession(principals, found.session, target)
+      onBehalfOf === '' ? found.session : await actingSession(principals, found.session, onBehalfOf)
     if (session !== found.session) auditActing(services, ctx, found.session, session)
     ctx.state.session = session
     ctx.state.principal = session.principal
     if (found.claims !== undefined) ctx.state.claims = found.claims
     await next()
   }
+}
+
+/** Requires the Project in the address to be the caller's; an unknown Project gets the same answer. Errors: 403. */
+function requireScope({ state: { projectScope } }: Context, { session }: Found): void {
+  if (!isInScope(projectScope, session.project)) throw forbidden()
+}
+
+/** Returns the Session of a caller admitted by `authenticate`. Errors: 401, 403. */
+export async function sessionFor(services: Services, credentials: Credentials): Promise<Session> {
+  const found = await findCaller(services, credentials)
+  if (found === undefined) throw unauthorized(services.config.baseUrl, true)
+  if (credentials.onBehalfOf === '') return found.session
+  return await actingSession(services.principals, found.session, credentials.onBehalfOf)
 }
 
 function auditActing(services: Services, ctx: Context, caller: Session, acting: Session): void {
@@ -84,29 +85,61 @@ interface Found {
   readonly claims: TokenClaims | undefined
 }
 
-type LookUp = (credentials: string, ip: string) => Promise<Found | undefined>
+const SCHEME = /^(\w+) +([^ ]+) *$/
 
-interface Lookup {
-  readonly scheme: string
-  readonly credentials: string
-  readonly ip: string
-  readonly byBearer: LookUp
-  readonly byBasic: LookUp
-}
-
-function lookUp({
-  scheme,
-  credentials,
-  ip,
-  byBearer,
-  byBasic,
-}: Lookup): ReturnType<LookUp> | undefined {
-  if (scheme === 'bearer') return byBearer(credentials, ip)
-  if (scheme === 'basic') return byBasic(credentials, ip)
+/** Returns the member of a token or client credentials; undefined without credentials. Errors: 401, 429. */
+async function findCaller(
+  services: Services,
+  { authorization, ip, certificate }: Credentials,
+): Promise<Found | undefined> {
+  const [, scheme = '', value = ''] = SCHEME.exec(authorization ?? '') ?? []
+  if (scheme.toLowerCase() === 'bearer') return await byBearer(services, value, certificate)
+  if (scheme.toLowerCase() === 'basic') return await byBasic(services, value, ip)
   return undefined
 }
 
-/** The two halves of Basic credentials, as they stand; undefined when there are not two. */
+async function byBearer(
+  { config, principals, tokens }: Services,
+  token: string,
+  certificate: string | undefined,
+): Promise<Found | undefined> {
+  const claims = await tokens.verify(token)
+  if (claims === 'expired') throw rejected(config.baseUrl, 'expired', 'Token expired')
+  // Tokens of web sockets serve only to bind a Subscription.
+  if (claims === undefined || claims.subscriptionId !== undefined) return undefined
+  const session = await principals.forLogin(claims.loginId)
+  if (session === undefined) return undefined
+  if (!comesWithCertificate(claims, certificate)) {
+    throw rejected(config.baseUrl, 'login', 'Token is bound to a client certificate')
+  }
+  if (!isInScope(claims.projectScope, session.project)) throw forbidden()
+  // A token may be narrower than its Login (RFC 6749 §6).
+  const { patient } = session.principal
+  const narrow = narrowSession(session, { scope: claims.scope, patient })
+  return { session: claims.certificate === undefined ? narrow : boundTo(narrow, claims), claims }
+}
+
+function boundTo(session: Session, { certificate }: TokenClaims): Session {
+  return { ...session, principal: { ...session.principal, certificate } }
+}
+
+async function byBasic(
+  services: Services,
+  encoded: string,
+  ip: string,
+): Promise<Found | undefined> {
+  const credentials = parseBasic(encoded)
+  if (credentials === undefined) return undefined
+  const { id, secret } = credentials
+  const session = await services.principals.forProfile(`ClientApplication/${id}`)
+  if (session === undefined || !isActiveClient(session.profile)) return undefined
+  if (!takesSecret(session.profile)) return undefined
+  if (!verifyClientSecret(services, session.profile, secret, rateLimitAddress(ip))) return undefined
+  const principal = { ...session.principal, clientId: id }
+  return { session: { ...session, principal }, claims: undefined }
+}
+
+/** Returns the two halves of Basic credentials, undecoded; undefined unless there are two. */
 export function parseBasic(encoded: string): { id: string; secret: string } | undefined {
   const text = Buffer.from(encoded, 'base64').toString('utf8')
   const colon = text.indexOf(':')
@@ -114,11 +147,7 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
   return { id: text.slice(0, colon), secret: text.slice(colon + 1) }
 }
 
-function withClient(session: Session, clientId: string): Session {
-  return { ...session, principal: { ...session.principal, clientId } }
-}
-
-/** Rights are the other member's within the caller's scope; `meta` names both. Errors: 403. */
+/** Grants the other member's rights within the caller's scope; `meta` names both. Errors: 403. */
 async function actingSession(
   principals: Principals,
   session: Session,
@@ -133,40 +162,39 @@ async function actingSession(
       : await principals.forProfile(target, principal.project.id)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
-  const { loginId, profile, profileDisplay, clientId, scope, patient } = principal
+  const { loginId, profile, profileDisplay, clientId, certificate, scope, patient } = principal
   const acting = narrowed(member.principal, scope, patient)
-  // A super admin with a policy has what it lists, for whomever they act.
+  // A super admin restricted by a policy keeps that restriction when acting for others.
   if (outranks(acting, principal)) throw forbidden()
   return {
     ...member,
     principal: {
       ...acting,
-      // It is not the User who acts.
+      // The User is not the one acting.
       user: undefined,
       loginId,
       profile,
       profileDisplay,
       onBehalfOf: profileReference(member.principal),
       clientId,
+      certificate,
     },
   }
 }
 
 function challenge(ctx: Context, baseUrl: string, wasGiven: boolean): HttpError {
   if (ctx.query['_medplum-prompt-basic-auth'] === undefined) return unauthorized(baseUrl, wasGiven)
-  return withHeader(unauthorized(baseUrl), `Basic realm="${baseUrl}"`)
+  const headers = { 'WWW-Authenticate': `Basic realm="${baseUrl}"` }
+  return new HttpError(401, unauthorized(baseUrl).outcome, { headers })
 }
 
-function withHeader(error: HttpError, value: string): HttpError {
-  return new HttpError(error.status, error.outcome, { headers: { 'WWW-Authenticate': value } })
-}
-
-function expired(baseUrl: string): HttpError {
+/** Names the reason for which a token of this service is invalid. */
+function rejected(baseUrl: string, code: 'expired' | 'login', reason: string): HttpError {
   const { headers } = unauthorized(baseUrl, true)
   const body = outcome(
     'unauthorized',
     issue('error', 'login', 'Unauthorized'),
-    issue('error', 'expired', 'Token expired'),
+    issue('error', code, reason),
   )
   return new HttpError(401, body, { headers: { ...headers } })
 }

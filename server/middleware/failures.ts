@@ -1,13 +1,12 @@
-/** Anything thrown → a status and an OperationOutcome, or the error object of RFC 6749 §5.2. */
+/** Converts thrown errors to a status and an OperationOutcome, or the error object of RFC 6749 §5.2. */
 
 import { HttpError, issue, outcome, unavailable } from '../../shared/core/errors.ts'
 import type { Logger } from '../../shared/core/log.ts'
-import { FHIR_JSON } from '../../shared/request/reply.ts'
+import { FHIR_JSON, tracingExtension } from '../../shared/request/reply.ts'
 import { discardBody } from '../http/body.ts'
-import type { Context, Middleware } from '../http/context.ts'
+import type { Context, Middleware, State } from '../http/context.ts'
 
-const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
-/** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */
+/** Codes of lost sockets, and SQLSTATE classes 08 and 57P of a server that shuts down. */
 const AWAY =
   /^(ECONNREFUSED|ECONNRESET|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENOSPC|EDQUOT|08\w{3}|57P0[123])$/
 
@@ -30,10 +29,10 @@ export class OAuthError extends Error {
   }
 }
 
-/** Why work for a caller that has closed its connection ends: there is nobody to answer. */
-class ClientDisconnected extends Error {}
+/** Abort reason when the client has disconnected. */
+export class ClientDisconnected extends Error {}
 
-/** Aborts when the caller closes its connection before it has the answer. */
+/** Aborts when the client disconnects before the reply. */
 export function disconnectSignal(ctx: Context): AbortSignal {
   const { res } = ctx
   const controller = new AbortController()
@@ -63,12 +62,7 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
     return
   }
   const failure = toHttpError(error)
-  if (failure.status >= 500) {
-    const { requestId, traceId } = ctx.state
-    // An outage is logged when it begins and ends; a request that it refuses is no news.
-    if (failure.status === 503) log.info({ requestId, traceId, cause: failure }, failure.message)
-    else log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
-  }
+  logFailure(log, failure, ctx.state)
   if (ctx.path.startsWith('/oauth2/')) {
     sendOAuth(ctx, toOAuthError(failure))
     return
@@ -76,27 +70,27 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
   ctx.status = failure.status
   ctx.set(failure.headers)
   ctx.set('Content-Type', FHIR_JSON)
-  ctx.body = JSON.stringify({ ...failure.outcome, extension: [tracing(ctx)] })
+  ctx.body = JSON.stringify({ ...failure.outcome, extension: [tracingExtension(ctx.state)] })
 }
 
-function toHttpError(error: unknown): HttpError {
+export function logFailure(
+  log: Logger,
+  failure: HttpError,
+  { requestId, traceId }: Pick<State, 'requestId' | 'traceId'>,
+): void {
+  if (failure.status < 500) return
+  // Outages are logged at their begin and end, not for each request.
+  if (failure.status === 503) log.info({ requestId, traceId, cause: failure }, failure.message)
+  else log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
+}
+
+export function toHttpError(error: unknown): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof Error && 'code' in error && AWAY.test(String(error.code))) {
     return unavailable('The service', error)
   }
   const body = outcome(undefined, issue('error', 'exception', 'Internal server error'))
   return new HttpError(500, body, { cause: error })
-}
-
-/** The extension that names request and trace in every outcome. */
-function tracing(ctx: Context) {
-  return {
-    url: TRACING,
-    extension: [
-      { url: 'requestId', valueId: ctx.state.requestId },
-      { url: 'traceId', valueId: ctx.state.traceId },
-    ],
-  }
 }
 
 function sendOAuth(ctx: Context, error: OAuthError): void {

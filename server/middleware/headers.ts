@@ -1,7 +1,4 @@
-/**
- * Security headers and CORS of every answer. What every request passes sets headers past Koa, which looks
- * at each of them again.
- */
+/** Security and CORS headers of all responses. Headers of every request bypass Koa, which checks each again. */
 import cors from '@koa/cors'
 import type { Config } from '../../shared/core/config/config.ts'
 import type { Context, Middleware } from '../http/context.ts'
@@ -47,13 +44,13 @@ export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string)
 }
 
 /**
- * Where browsers go, and no script has anything to fetch: RFC 9700 §2.6 forbids CORS at the authorization endpoint,
- * and the pages, what they load and what providers send people back to stand beside it.
+ * Paths for browser navigation, without CORS: the authorization endpoint (RFC 9700 §2.6), the redirect targets of
+ * providers, the pages and their assets.
  */
 const NAVIGATED =
   /^\/(?:oauth2\/authorize|auth\/external|oauth|signin|resetpassword|(?:setpassword|verifyemail|pages|console|graphiql|docs)(?:\/.*)?)$/i
 
-/** The origin is echoed, never `*`: the SDK sends credentials. Stands behind `paths`, which gives a path one spelling. */
+/** Echoes the origin, never `*`: the SDK sends credentials. Runs after `paths`, which normalizes paths. */
 export function corsHeaders(config: Config): Middleware {
   const answer = cors({
     origin: (ctx: Context) => {

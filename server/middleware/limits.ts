@@ -1,4 +1,4 @@
-/** Requests per minute and address; a Project may allow less, and more to those who come with a token of it. */
+/** Rate limits per minute and address; a Project may set a lower one, or a higher one for callers with its token. */
 import { isIPv6 } from 'node:net'
 import type { ProjectContext } from '../../shared/access/principal.ts'
 import { tooManyRequests } from '../../shared/core/errors.ts'
@@ -7,9 +7,8 @@ import type { Services } from '../../shared/request/services.ts'
 import type { Context, Middleware } from '../http/context.ts'
 
 /**
- * Whatever finds out the Project, from a token, a client or the request, asks `ctx.state.limitTo` for what
- * it allows. Errors: 429 with RateLimit
- * and Retry-After. A limit of 0 is none.
+ * Middleware that resolves the Project, from a token, a client or the request, calls `ctx.state.limitTo` with its
+ * limits. Errors: 429 with RateLimit and Retry-After. 0: unlimited.
  */
 export function limits(services: Services): Middleware {
   const { config, redis, log } = services
@@ -34,7 +33,7 @@ export function limits(services: Services): Middleware {
       const refusal = limit === undefined ? undefined : refusalFor(0, limit)
       if (refusal !== undefined) throw refusal
     }
-    // Named first: V8 makes a function old at once that is written into a property, and with it all of the request.
+    // Named first: V8 tenures a function written directly into a property, and the whole request with it.
     const limitToOwn: typeof ctx.state.limitTo = (own) => limitTo(own?.[kind])
     ctx.state.limitTo = limitToOwn
     const refusal = refusalFor(1, usual[kind])
@@ -47,7 +46,7 @@ export function limits(services: Services): Middleware {
   }
 }
 
-/** The limits of the Project whose token is shown; read only where the usual limit is used up. */
+/** Returns the limits of the token's Project; read only once the usual limit is used up. */
 async function projectLimits(
   { tokens, principals }: Services,
   ctx: Context,
@@ -62,7 +61,7 @@ function isSensitive(path: string): boolean {
   return /^\/(auth|oauth2|webhook)\//.test(path) && path !== '/auth/me'
 }
 
-/** One subscriber owns a whole /64 of IPv6, so that is what is counted. */
+/** Returns the /64 of an IPv6 address, since one subscriber owns all of it. */
 export function rateLimitAddress(ip: string): string {
   const plain = ip.replace(/^::ffff:(?=\d+\.)/i, '')
   if (!plain.includes(':') || !isIPv6(plain)) return plain

@@ -1,7 +1,9 @@
 /**
- * OpenAPI 3.1 of the paths that are really there: the routes of the app, and below `/fhir/R4` the
- * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
+ * OpenAPI 3.1 description of the served paths: the routes of the app, and the interactions and operations below
+ * `/fhir/R4`. https://spec.openapis.org/oas/v3.1.0
  */
+
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { operations } from '../../shared/api/operations.ts'
 import { yieldTurn } from '../../shared/core/yielding.ts'
 import { resourceTypes, shortText, typeDefinition } from '../../shared/fhir/definitions.ts'
@@ -12,43 +14,34 @@ import {
   listChildren,
   type Place,
 } from '../../shared/graphql/schema/elements.ts'
-import type { Operation } from '../../shared/request/request.ts'
+import type { CallText, FieldTexts, Operation } from '../../shared/request/request.ts'
 import { type Access, isOpen } from '../middleware/access.ts'
+import { PROJECT_SCOPED } from '../middleware/requests.ts'
 import { fhirAccess } from '../routes/fhir.ts'
-import { adminTexts } from './admin-texts.ts'
-import { authTexts, oauthTexts } from './auth-texts.ts'
-import type { CallText, FieldTexts } from './call-text.ts'
 import { interactionTexts } from './fhir-texts.ts'
-import { operationTexts } from './operation-texts.ts'
-import { serviceTexts } from './service-texts.ts'
 
-/** A path in OpenAPI's form, `/admin/projects/{id}`, and its methods in capitals. */
+type Schema = Readonly<Record<string, unknown>>
+
+/** An OpenAPI path, such as `/admin/projects/{id}`, and its methods in capitals. */
 interface Served {
   readonly path: string
   readonly methods: readonly string[]
   readonly access: Access
+  readonly texts: Readonly<Record<string, CallText>>
 }
 
-/** A call without words of its own is a mistake that a test finds. */
-const NO_WORDS: CallText = { summary: 'Not described' }
-const CONSOLE: CallText = { summary: 'The console, for people in a browser', answer: 'text/html' }
-const DOCS: CallText = {
-  summary: 'The documentation, and this description as a page',
-  answer: 'text/html',
-}
-const routeTexts: Readonly<Record<string, CallText>> = {
-  ...adminTexts,
-  ...authTexts,
-  ...oauthTexts,
-  ...serviceTexts,
-}
-
-/** `routes` are those of the app, without the FHIR ones. The text takes several turns of the event loop. */
+/** `routes` excludes the FHIR routes. Takes several turns of the event loop. */
 export async function describeApi(baseUrl: string, routes: readonly Served[]): Promise<string> {
   const paths = new Map<string, Record<string, object>>()
-  for (const { path, methods, access } of [...routes.map(inBraces), ...fhirPaths]) {
-    const item = paths.get(path) ?? describePathParameters(path)
-    for (const method of methods) item[method.toLowerCase()] = describeCall(path, method, access)
+  const root = baseUrl.replace(/\/$/, '')
+  for (const { path, access, texts } of [...routes.map(inBraces), ...fhirPaths]) {
+    const item = paths.get(path) ?? {
+      ...describeServers(root, path),
+      ...describePathParameters(path),
+    }
+    for (const [method, text] of Object.entries(texts)) {
+      item[method.toLowerCase()] = describeCall(path, method, access, text)
+    }
     paths.set(path, item)
   }
   const resources = await resourceSchemas()
@@ -60,7 +53,7 @@ export async function describeApi(baseUrl: string, routes: readonly Served[]): P
       description: 'FHIR R4 with projects, access policies and bots.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
-    servers: [{ url: baseUrl.replace(/\/$/, '') }],
+    servers: [{ url: root }],
     security: [{ bearer: [] }],
     tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
     paths: Object.fromEntries([...paths].sort(([a], [b]) => (a < b ? -1 : 1))),
@@ -72,26 +65,36 @@ export async function describeApi(baseUrl: string, routes: readonly Served[]): P
       responses: { Refused: refused },
     },
   }
-  // Each schema becomes text by itself: all of them at once would hold the event loop for longer.
+  // Stringified one by one: all schemas at once would hold the event loop for longer.
   const schemas = Object.entries({ ...OWN_SCHEMAS, ...resources })
-  const texts = schemas.map(([name, schema]) => `${JSON.stringify(name)}:${JSON.stringify(schema)}`)
+  const written = schemas.map(
+    ([name, schema]) => `${JSON.stringify(name)}:${JSON.stringify(schema)}`,
+  )
   const text = JSON.stringify(document)
-  return `${text.slice(0, -'}}'.length)},"schemas":{${texts.join(',')}}}}`
+  return `${text.slice(0, -'}}'.length)},"schemas":{${written.join(',')}}}}`
+}
+
+/** Returns the servers of paths that also exist below the address of a Project. */
+function describeServers(root: string, path: string): { readonly servers?: object } {
+  if (!PROJECT_SCOPED.test(path)) return {}
+  const project = { default: SYSTEM_PROJECT.id, description: 'Id of the Project of the caller' }
+  const scoped = { url: `${root}/projects/{project}`, variables: { project } }
+  return { servers: [{ url: root }, scoped] }
 }
 
 const TAGS: Readonly<Record<string, string>> = {
   fhir: 'Resources: read, search, write',
   operations: 'Operations of FHIR and of the platform',
-  bots: 'Bots and web hooks',
-  jobs: 'What is done later',
+  bots: 'Bots, web hooks, tools for language models, CDS Hooks',
+  jobs: 'Asynchronous jobs',
   admin: 'Projects, members, clients, and the whole service',
   auth: 'Sign-in and accounts',
-  service: 'Health, figures, pages',
+  service: 'Health, metrics, pages',
 }
 
 const refused: Schema = {
   description:
-    'Refused or failed. `code` and the text of each issue say why, `expression` which element or parameter.',
+    'Error. `code` and the text of each issue give the reason, `expression` the element or parameter.',
   content: { 'application/fhir+json': { schema: refTo('OperationOutcome') } },
 }
 
@@ -140,32 +143,35 @@ const OWN_SCHEMAS: Readonly<Record<string, Schema>> = {
   },
 }
 
-function inBraces({ path, methods, access }: Served): Served {
-  return { path: path.replace(/:(\w+)/g, '{$1}'), methods, access }
+function inBraces({ path, ...rest }: Served): Served {
+  return { path: path.replace(/:(\w+)/g, '{$1}'), ...rest }
 }
 
 const FHIR = '/fhir/R4'
 
 type FhirPath = Omit<Served, 'access'>
 
-/** As in shared/api/handle.ts and shared/api/jobs.ts. */
 const INTERACTIONS: readonly FhirPath[] = Object.entries(
   Object.groupBy(Object.keys(interactionTexts), (call) => call.split(' ')[1] ?? ''),
-).map(([path, calls = []]) => ({
-  path: `${FHIR}${path}`,
-  methods: calls.map((call) => call.split(' ')[0] ?? ''),
-}))
+).map(([path, calls = []]) => {
+  const texts = Object.fromEntries(
+    calls.map((call) => [call.split(' ')[0] ?? '', interactionTexts[call] ?? { summary: call }]),
+  )
+  return { path: `${FHIR}${path}`, methods: Object.keys(texts), texts }
+})
 
-/** All that is served below `/fhir/R4`. */
 export const fhirPaths: readonly Served[] = [
   ...INTERACTIONS,
   ...operations.flatMap(operationPaths),
 ].map((served) => ({ ...served, access: fhirAccess(served.path.slice(FHIR.length + 1)) }))
 
-function operationPaths({ name, on, methods }: Operation): readonly FhirPath[] {
+function operationPaths({ name, on, methods, inputs, text }: Operation): readonly FhirPath[] {
+  const given = Object.entries(inputs ?? {}).filter(([, input]) => !input.startsWith('refused'))
+  const query = { ...Object.fromEntries(given), ...text.query }
   return on.map(({ level, type = '{resourceType}' }) => {
     const place = { system: '', type: `/${type}`, instance: `/${type}/{id}` }[level]
-    return { path: `${FHIR}${place}/$${name}`, methods }
+    const texts = Object.fromEntries(methods.map((method) => [method, { ...text, query }]))
+    return { path: `${FHIR}${place}/$${name}`, methods, texts }
   })
 }
 
@@ -196,23 +202,21 @@ function describePathParameters(path: string): Record<string, object> {
   }
 }
 
-function describeCall(path: string, method: string, access: Access): object {
-  const { summary, description, query = {}, ...text } = findCallText(path, method)
+function describeCall(path: string, method: string, access: Access, words: CallText): object {
+  const { summary, description, query = {}, ...text } = words
   const isOperation = path.includes('$')
   const hasBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
-  // A POST of an operation has its inputs in Parameters.
+  // A POST of an operation sends its inputs as Parameters.
   const body =
     text.body ?? (isOperation && Object.keys(query).length > 0 ? 'Parameters' : undefined)
-  const inUrl = isOperation && method === 'POST' ? {} : query
+  const inUrl = isOperation && method === 'POST' ? [] : Object.entries(query).filter(fitsUrl)
   return {
     operationId: `${method.toLowerCase()}${path.replace(/[^A-Za-z0-9]+/g, '-')}`.replace(/-$/, ''),
     summary,
     description: `${description ?? `${summary}.`}${describeInputs(isOperation && method === 'POST' ? query : {})}`,
     tags: [chooseTag(path)],
     ...describeSecurity(access),
-    ...(Object.keys(inUrl).length > 0
-      ? { parameters: Object.entries(inUrl).map(queryParameter) }
-      : {}),
+    ...(inUrl.length > 0 ? { parameters: inUrl.map(queryParameter) } : {}),
     ...(hasBody && body !== undefined
       ? { requestBody: { content: describeContent(path, method, body, text.example) } }
       : {}),
@@ -229,26 +233,21 @@ function describeCall(path: string, method: string, access: Access): object {
   }
 }
 
-function findCallText(path: string, method: string): CallText {
-  const [, name] = /\$([\w-]+)$/.exec(path) ?? []
-  if (name !== undefined) return operationTexts[name] ?? NO_WORDS
-  const own = routeTexts[`${method} ${path}`]
-  if (own !== undefined) return own
-  if (path.startsWith('/console')) return CONSOLE
-  if (path.startsWith('/docs')) return DOCS
-  return interactionTexts[`${method} ${path.slice(FHIR.length)}`] ?? NO_WORDS
-}
-
-/** The inputs of an operation as a list: Parameters have no schema of their own. */
+/** Returns the inputs of an operation as a list, since Parameters have no schema per operation. */
 function describeInputs(query: FieldTexts): string {
   const lines = Object.entries(query).map(([name, text]) => `\n- \`${name}\`, ${text}`)
   return lines.length === 0 ? '' : `\n\nIts parameters:\n${lines.join('')}`
 }
 
-/** Whoever signs in does so by a token, which the description as a whole says. */
+/** Returns the exceptions from bearer tokens, the default of the description. */
 function describeSecurity(access: Access): object {
   if (access === 'secret') return { security: [{ basic: [] }, { bearer: [] }] }
   return isOpen(access) ? { security: [] } : {}
+}
+
+/** Other inputs of an operation need a POST. */
+function fitsUrl([name, text]: readonly [string, string]): boolean {
+  return !name.includes('.') && !/^(object|resource|part)/.test(text)
 }
 
 function queryParameter([name, text]: readonly [string, string]): object {
@@ -256,19 +255,22 @@ function queryParameter([name, text]: readonly [string, string]): object {
   return { name, in: 'query', ...(required ? { required } : {}), description, schema }
 }
 
-/** `text!: What it is` as a schema. */
+/** Parses `text!*: Description` to a schema. */
 function parseFieldText(
   text: string,
 ): Schema & { readonly required: boolean; readonly description: string } {
-  const [, type = '', mark = '', description = ''] = /^(\w+)(!?): (.*)$/s.exec(text) ?? []
+  const [, type = '', mark, many, description = ''] = /^(\w+)(!?)(\*?): (.*)$/s.exec(text) ?? []
   const required = mark === '!'
   if (type === 'list') return { type: 'array', items: {}, description, required }
   const names: Readonly<Record<string, string>> = {
     flag: 'boolean',
     whole: 'integer',
     text: 'string',
+    reference: 'string',
+    token: 'string',
   }
-  return { type: names[type] ?? 'object', description, required }
+  const schema = { type: names[type] ?? 'object' }
+  return { ...(many ? { type: 'array', items: schema } : schema), description, required }
 }
 
 function describeContent(
@@ -308,7 +310,8 @@ function describeSchema(what: FieldTexts | string): Schema {
 }
 
 function chooseTag(path: string): string {
-  if (path.startsWith(`${FHIR}/Bot/`) || path.startsWith('/webhook/')) return 'bots'
+  if (path.startsWith(`${FHIR}/Bot/`) || /^\/(webhook|mcp|cds-services)(\/|$)/.test(path))
+    return 'bots'
   if (path.startsWith(`${FHIR}/job/`) || path.startsWith(`${FHIR}/AsyncJob/`)) return 'jobs'
   if (path.startsWith(FHIR)) return path.includes('$') ? 'operations' : 'fhir'
   if (/^\/(admin|scim|email)\//.test(path)) return 'admin'
@@ -316,16 +319,17 @@ function chooseTag(path: string): string {
   return 'service'
 }
 
-// * JSON Schemas of all resource and data types, of the definitions of the standard. Elements that a policy hides may be
-// missing from any answer, so only what identifies a resource is required.
-
-type Schema = Readonly<Record<string, unknown>>
+// JSON Schemas of all resource and data types, from the definitions of the standard. Policies may hide elements of
+// any reply, so only identifying elements are required.
 
 function refTo(name: string): Schema {
   return { $ref: `#/components/schemas/${name}` }
 }
 
-/** By name: `Patient`, `PatientContact`, `HumanName`, and `Resource` for any. Takes several turns of the event loop. */
+/**
+ * Returns schemas by name: `Patient`, `PatientContact`, `HumanName`, and `Resource` for any type. Takes several turns
+ * of the event loop.
+ */
 async function resourceSchemas(): Promise<Record<string, Schema>> {
   const schemas: Record<string, Schema> = {
     Resource: {

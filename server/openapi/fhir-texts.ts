@@ -1,18 +1,18 @@
-/** The words of the interactions of FHIR, by method and path below its base. */
-import type { CallText, FieldTexts } from './call-text.ts'
+/** Texts of the FHIR interactions, by method and path after `/fhir/R4`. */
+import type { CallText, FieldTexts } from '../../shared/request/request.ts'
 
 const SEARCH: FieldTexts = {
-  _count: 'whole: Resources of a page, 20 unless said otherwise',
+  _count: 'whole: Resources per page; default 20',
   _sort: 'text: Parameters to sort by, with a minus for the newest first',
-  _include: 'text: Also what the matches refer to, as Observation:subject',
-  _revinclude: 'text: Also what refers to the matches, as Observation:subject',
+  _include: 'text: Also resources that matches refer to, such as Observation:subject',
+  _revinclude: 'text: Also resources that refer to matches, such as Observation:subject',
   _total: 'text: none, estimate or accurate',
   _elements: 'text: Only these elements',
   _summary: 'text: true, text, data, count or false',
 }
 const HISTORY: FieldTexts = {
-  _count: 'whole: Versions of a page',
-  _since: 'text: Only versions since then',
+  _count: 'whole: Versions per page',
+  _since: 'text: Only versions since this time',
 }
 const PATIENT = {
   resourceType: 'Patient',
@@ -22,7 +22,6 @@ const PATIENT = {
 const ALL_PARAMETERS =
   'All parameters of the type may be used; docs/reference/search-parameters.md lists them.'
 
-/** Paths are those after `/fhir/R4`. */
 export const interactionTexts: Readonly<Record<string, CallText>> = {
   'GET ': {
     summary: 'Search several types',
@@ -31,7 +30,7 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   },
   'POST ': {
     summary: 'Send a batch or transaction',
-    description: 'All entries of a transaction are written, or none.',
+    description: 'A transaction writes all entries or none.',
     body: 'Bundle',
     example: {
       resourceType: 'Bundle',
@@ -42,13 +41,13 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   },
   'GET /_history': { summary: 'Read the history of the project', query: HISTORY, answer: 'Bundle' },
   'POST /_search': {
-    summary: 'Search several types by a form',
+    summary: 'Search several types by POST',
     body: { _type: 'text: A comma list of types', ...SEARCH },
     answer: 'Bundle',
   },
   'GET /metadata': {
     summary: 'Read the CapabilityStatement',
-    description: 'With a token also what the project defines for itself.',
+    description: 'With a token it includes the definitions of the project.',
     answer: 'CapabilityStatement',
   },
   'GET /{resourceType}': {
@@ -60,14 +59,14 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   'POST /{resourceType}': {
     summary: 'Create a resource',
     description:
-      '`If-None-Exist` makes it only where a search finds nothing. `Idempotency-Key` makes a repeat harmless.',
+      '`If-None-Exist` creates it only if a search has no match. `Idempotency-Key` makes retries safe.',
     body: 'Resource',
     example: PATIENT,
     answer: 'Resource',
     status: 201,
   },
   'PUT /{resourceType}': {
-    summary: 'Update what a search finds',
+    summary: 'Update the match of a search',
     description: ALL_PARAMETERS,
     query: SEARCH,
     body: 'Resource',
@@ -75,19 +74,19 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
     answer: 'Resource',
   },
   'PATCH /{resourceType}': {
-    summary: 'Patch what a search finds',
+    summary: 'Patch the match of a search',
     query: SEARCH,
     body: 'JsonPatch',
     example: [{ op: 'replace', path: '/active', value: false }],
     answer: 'Resource',
   },
   'DELETE /{resourceType}': {
-    summary: 'Delete what a search finds',
+    summary: 'Delete the match of a search',
     query: SEARCH,
     answer: 'OperationOutcome',
   },
   'POST /{resourceType}/_search': {
-    summary: 'Search by a form',
+    summary: 'Search by POST',
     description: ALL_PARAMETERS,
     body: SEARCH,
     answer: 'Bundle',
@@ -99,13 +98,14 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   },
   'GET /{resourceType}/{id}': {
     summary: 'Read a resource',
-    description: '410 for a deleted one.',
+    description: 'Returns 410 for a deleted resource.',
     answer: 'Resource',
     answers: { ...PATIENT, id: '01a2142c-0000-7000-8000-000000000000' },
   },
   'PUT /{resourceType}/{id}': {
     summary: 'Update a resource',
-    description: '`If-Match` names the version that is to be replaced: 412 where another is there.',
+    description:
+      '`If-Match` names the version to replace; returns 412 if the current version differs.',
     body: 'Resource',
     example: { ...PATIENT, id: '01a2142c-0000-7000-8000-000000000000' },
     answer: 'Resource',
@@ -119,7 +119,7 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   },
   'DELETE /{resourceType}/{id}': {
     summary: 'Delete a resource',
-    description: 'Its history stays.',
+    description: 'The history is kept.',
     answer: 'OperationOutcome',
   },
   'GET /{resourceType}/{id}/_history': {
@@ -133,18 +133,18 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   },
   'GET /{resourceType}/{id}/{target}': {
     summary: 'Search a compartment',
-    description: 'Patient/1/Observation, for example.',
+    description: 'For example `Patient/1/Observation`.',
     query: SEARCH,
     answer: 'Bundle',
   },
   'POST /{resourceType}/{id}/{target}/_search': {
-    summary: 'Search a compartment by a form',
+    summary: 'Search a compartment by POST',
     body: SEARCH,
     answer: 'Bundle',
   },
   'GET /job/{id}/status': {
-    summary: 'Ask how far a job is',
-    description: '202 while it runs, then what came of it.',
+    summary: 'Read the status of a job',
+    description: 'Returns 202 while it runs, then its outcome.',
     answer: 'AsyncJob',
   },
   'DELETE /job/{id}/status': { summary: 'Cancel a job', answer: 'OperationOutcome', status: 202 },

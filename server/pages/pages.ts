@@ -1,38 +1,65 @@
-/** Pages of our own and the shell around them, as long as no app has taken their place. */
+/** The built-in pages and their shell, used unless APP_URL names another app. */
 import { readFileSync } from 'node:fs'
 import {
   CONSOLE_CLIENT_ID,
   isRegisteredRedirect,
   readSignInForm,
 } from '../../shared/access/credentials/clients.ts'
+import { escapeHtml, formatPage } from '../../shared/core/html.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
+import { scopedTo, serviceUrl } from '../../shared/request/project-scope.ts'
 import type { Context, Web } from '../http/context.ts'
+import { sendHtml } from '../http/send.ts'
 import { findClient } from '../identity/auth/apps.ts'
-import { describeApi } from '../openapi/describe.ts'
-import { createRoutes, type Route, type RouteFamily } from '../routes/table.ts'
+import { createRoutes, type Route, type RouteFamily, type RouteTexts } from '../routes/table.ts'
+
+const OPENAPI_TEXTS: RouteTexts = {
+  'GET /openapi.json': { summary: 'This description', answer: 'object' },
+}
+
+const TEXTS: RouteTexts = {
+  'GET /oauth': {
+    summary: 'The page of a sign-in for an app',
+    query: { client_id: 'text!: The app', redirect_uri: 'text!: Its address' },
+    answer: 'text/html',
+  },
+  'GET /signin': { summary: 'The page of a sign-in', answer: 'text/html' },
+  'GET /resetpassword': { summary: 'The page that mails a link', answer: 'text/html' },
+  'GET /setpassword/:id/:secret': {
+    summary: 'The page of a link to set a password',
+    answer: 'text/html',
+  },
+  'GET /verifyemail/:id/:secret': {
+    summary: 'The page of a link to prove an address',
+    answer: 'text/html',
+  },
+  'GET /pages/script.js': { summary: 'The script of the pages', answer: 'text/javascript' },
+  'GET /pages/style.css': { summary: 'The style of the pages', answer: 'text/css' },
+}
 
 export function pageRoutes({ services }: Web): RouteFamily {
-  const routes = createRoutes()
+  const routes = createRoutes({ texts: TEXTS })
   const { config } = services
   const { productName, baseUrl } = config
   if (config.appUrl !== baseUrl) return routes
   const script = readFileSync(new URL('./script.js', import.meta.url), 'utf8')
 
   routes.get('/oauth', 'public', async (ctx) => {
-    const client = await findClient(services, single(ctx, 'client_id'))
-    // The page sends a code to this address, so it must be one that may have it.
+    const scoped = scopedTo(services, single(ctx, 'project_scope') || undefined)
+    const client = await findClient(scoped, single(ctx, 'client_id'))
+    // The page sends a code to this address, so it must be registered.
     if (client === undefined || !isRegisteredRedirect(client, single(ctx, 'redirect_uri'))) {
       ctx.status = 400
       ctx.type = 'text/plain'
       ctx.body = client === undefined ? 'Client not found' : 'Invalid redirect URI'
       return
     }
-    // The console is a part of the product: nobody has to consent to it.
+    // The console is part of the product and needs no consent.
     const own = client.id === CONSOLE_CLIENT_ID ? { own: 'true' } : {}
     sendPage(ctx, 'oauth', {
       title: 'Sign in',
       productName,
-      data: { issuer: baseUrl, ...own, ...greeting(client) },
+      data: { issuer: serviceUrl(scoped), ...own, ...greeting(client) },
     })
   })
   routes.get('/signin', 'public', (ctx) =>
@@ -61,7 +88,6 @@ export function pageRoutes({ services }: Web): RouteFamily {
   return routes
 }
 
-/** Empty when it is absent or repeated. */
 function single(ctx: Context, name: string): string {
   const value = ctx.query[name]
   return typeof value === 'string' ? value : ''
@@ -78,17 +104,21 @@ function greeting(client: Resource): Record<string, string> {
 
 /** `others` are all routes but this one. */
 export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteFamily {
-  const family = createRoutes()
+  const family = createRoutes({ texts: OPENAPI_TEXTS })
   let text: Promise<string> | undefined
+  const describe = async () => {
+    const { describeApi } = await import('../openapi/describe.ts')
+    return describeApi(baseUrl, [...others, ...family.routes])
+  }
   family.get('/openapi.json', 'public', async (ctx) => {
-    text ??= describeApi(baseUrl, [...others, ...family.routes])
+    text ??= describe()
     ctx.type = 'application/json; charset=utf-8'
     ctx.body = await text
   })
   return family
 }
 
-/** Which page it is: script.js knows the same names. */
+/** script.js uses the same names. */
 type PageName = 'oauth' | 'signin' | 'resetpassword' | 'setpassword' | 'verifyemail'
 
 const STYLE = `
@@ -132,56 +162,26 @@ interface Page {
   readonly data?: Readonly<Record<string, string>> | undefined
 }
 
-/** Loosens the policy of all other answers just enough: our script and style, pictures of codes and logos. */
-function sendPage(ctx: Context, name: PageName, { title, productName, data = {} }: Page): void {
-  const attributes = Object.entries(data).map(([key, value]) => ` data-${key}="${escaped(value)}"`)
-  ctx.set(
-    'Content-Security-Policy',
-    [
-      "default-src 'none'",
-      "script-src 'self'",
-      "style-src 'self'",
-      "connect-src 'self'",
-      'img-src data: https:',
-      "base-uri 'none'",
-      "form-action 'none'",
-      "frame-ancestors 'none'",
-    ].join('; '),
-  )
-  ctx.type = 'text/html; charset=utf-8'
-  ctx.body = `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>${escaped(`${title} – ${productName}`)}</title>
-<link rel="stylesheet" href="/pages/style.css">
-<script type="module" src="/pages/script.js"></script>
-</head>
-<body data-page="${name}"${attributes.join('')}>
-<main>
-<p class="product">${escaped(productName)}</p>
-<h1 tabindex="-1">${escaped(title)}</h1>
+function sendPage(ctx: Context, name: PageName, { title, productName, data }: Page): void {
+  const page = formatPage({
+    title: `${title} – ${productName}`,
+    data: { page: name, ...data },
+    head: [
+      '<link rel="stylesheet" href="/pages/style.css">',
+      '<script type="module" src="/pages/script.js"></script>',
+    ],
+    body: `<main>
+<p class="product">${escapeHtml(productName)}</p>
+<h1 tabindex="-1">${escapeHtml(title)}</h1>
 <div role="alert" id="problem"></div>
 <div id="content"><noscript>Please switch JavaScript on to sign in.</noscript></div>
-</main>
-</body>
-</html>
-`
+</main>`,
+  })
+  // QR codes and logos are images.
+  sendHtml(ctx, page, ["script-src 'self'", "style-src 'self'", 'img-src data: https:'])
 }
 
 function sendStyle(ctx: Context): void {
   ctx.type = 'text/css'
   ctx.body = STYLE
-}
-
-function escaped(text: string): string {
-  const entities: Readonly<Record<string, string>> = {
-    '&': '&amp;',
-    '<': '&lt;',
-    '>': '&gt;',
-    '"': '&quot;',
-    "'": '&#39;',
-  }
-  return text.replace(/[&<>"']/g, (character) => entities[character] ?? '')
 }

@@ -1,17 +1,16 @@
 /**
- * The pages a person signs in on. Each step is a form that calls one of `/auth/*` and shows the next
- * step by its answer. Texts reach the page as text only, never as HTML.
+ * The sign-in pages. Each step is a form that calls one of `/auth/*` and shows the next step from the reply. Texts
+ * are inserted as text only, never as HTML.
  */
 const { page, own, welcome, logo, id, secret } = document.body.dataset
 const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
 const heading = document.querySelector('h1')
-/** Where the request of an app waits while the person is at their provider. */
+/** Storage key for the app's request while the person is at their provider. */
 const ASKED = 'botica-oauth'
 const product = document.title.split(' – ').at(-1)
 
-/** Throws with what the server says is wrong. */
 async function call(path, body) {
   const request =
     body === undefined
@@ -52,7 +51,7 @@ function choices(legend, type, name, items) {
   return element('fieldset', {}, element('legend', {}, legend), ...rows)
 }
 
-/** One step: a form, what to do with its values, and what refusing it does. The title is read out first. */
+/** Shows one step: a form with its submit and refusal handlers. Its title is announced first. */
 function step(title, children, label, submit, refusal) {
   const button = element('button', { type: 'submit' }, label)
   const no = refusal ? [element('button', { type: 'button', class: 'no' }, refusal.label)] : []
@@ -64,7 +63,7 @@ function step(title, children, label, submit, refusal) {
       await what()
     } catch (error) {
       problem.textContent = error.message
-      // This is typed again; without such a field the alert is read out all the same.
+      // Selects a field to be typed again; the alert is announced in any case.
       form.querySelector('[type=password], [inputmode=numeric]')?.select()
     } finally {
       for (const item of [button, ...no]) item.disabled = false
@@ -91,7 +90,7 @@ function said(title, text) {
   show(title, element('p', { role: 'status' }, text))
 }
 
-/** The parameters of the app's request, as `/auth/login` names them. */
+/** Returns the parameters of the app's request, named as in `/auth/login`. */
 function request() {
   const names = {
     clientId: 'client_id',
@@ -120,7 +119,7 @@ function askPassword() {
     const email = form.get('email')
     const method = await call('method', { ...request(), email })
     if (method.authorizeUrl) {
-      // The provider sends the person back to /signin, which goes on here.
+      // The provider redirects to /signin, which continues here.
       if (page === 'oauth') sessionStorage.setItem(ASKED, location.search)
       location.assign(method.authorizeUrl)
       return
@@ -128,12 +127,26 @@ function askPassword() {
     await proceed(await call('login', { ...request(), email, password: form.get('password') }))
   })
   content.append(element('p', {}, element('a', { href: '/resetpassword' }, 'Forgot your password?')))
+  if (own && !asked.has('project_id')) content.append(projectLink())
 }
 
-/** The next step, by what the answer of the last one asks for. */
+/** Adds the project, without which an account of one project is not found. */
+function projectLink() {
+  const link = element('button', { type: 'button', class: 'no' }, 'My account is for one project only')
+  link.addEventListener('click', () => {
+    const input = field('project', 'Project id', { pattern: '[0-9a-fA-F-]{36}', autocomplete: 'off' })
+    const hint = element('p', {}, 'Your administrator has it: it is the last part of the address in your invitation.')
+    step('Choose a project', [...input, hint], 'Continue', async (form) => {
+      location.assign(`/console/p/${form.get('project').trim().toLowerCase()}`)
+    })
+  })
+  return link
+}
+
 async function proceed(answer) {
   const { login, code, memberships } = answer
   if (answer.mfaEnrollRequired) return askToken(login, 'mfa/login-enroll', answer.enrollQrCode)
+  if (answer.mfaMethods?.includes('email')) return askMailedCode(login, answer.email)
   if (answer.mfaRequired) return askToken(login, 'mfa/verify')
   if (code) return ARRIVALS[page](login, code)
   if (memberships) return askMembership(login, memberships)
@@ -147,14 +160,33 @@ function askToken(login, path, qrCode) {
         element('img', { src: qrCode, alt: 'Picture for your authenticator app', width: '220' }),
       ]
     : []
-  const input = field('token', 'Code of your authenticator app', {
+  const input = codeField('Code of your authenticator app')
+  step('Second step', [...picture, ...input], 'Continue', async (form) => {
+    await proceed(await call(path, { login, token: form.get('token') }))
+  })
+}
+
+/** Mails a code first; the person may ask for another. */
+async function askMailedCode(login, email) {
+  const send = async () => {
+    await call('mfa/send-email', { login })
+    status.textContent = `A code is on its way to ${email}. It is valid for ten minutes.`
+  }
+  const status = element('p', { role: 'status' })
+  await send()
+  const input = codeField('Code of the mail')
+  const verify = async (form) => {
+    await proceed(await call('mfa/verify', { login, token: form.get('token') }))
+  }
+  step('Second step', [status, ...input], 'Continue', verify, { label: 'Send another code', act: send })
+}
+
+function codeField(label) {
+  return field('token', label, {
     inputmode: 'numeric',
     autocomplete: 'one-time-code',
     pattern: '[0-9]{6}',
     maxlength: '6',
-  })
-  step('Second step', [...picture, ...input], 'Continue', async (form) => {
-    await proceed(await call(path, { login, token: form.get('token') }))
   })
 }
 
@@ -169,7 +201,7 @@ function askMembership(login, memberships) {
   })
 }
 
-/** Shows which app asks for which scope. The person may withhold words that give access to data; the others go along. */
+/** Shows the app and its requested scope. The person may withhold data access; other words are always granted. */
 async function askConsent(login, code) {
   const consent = await call(`login/${encodeURIComponent(login)}/consent`)
   if (consent.needsPatient) return askPatient(login)
@@ -210,7 +242,7 @@ async function askConsent(login, code) {
   content.append(element('p', {}, other))
 }
 
-/** Shows the patients whom the person may see, by name; `asked` holds what was searched for. */
+/** Shows the patients visible to the person, by name; `asked` holds the search text. */
 async function askPatient(login, name = '', cursor = '') {
   const query = new URLSearchParams({ name, ...(cursor ? { cursor } : {}) })
   const { patients, next } = await call(`login/${encodeURIComponent(login)}/patients?${query}`)
@@ -229,7 +261,7 @@ async function askPatient(login, name = '', cursor = '') {
     return made
   }
   const find = button('Search', () => askPatient(login, search.value))
-  // Enter in the field searches; it never chooses the patient who happens to be first.
+  // Enter in the field searches; it never selects the first patient.
   search.addEventListener('keydown', (event) => {
     if (event.key !== 'Enter') return
     event.preventDefault()
@@ -249,13 +281,12 @@ function named(name, text) {
   return [element('dt', {}, name), element('dd', {}, text)]
 }
 
-/** The host, or the app that a scheme of its own belongs to. */
 function displayHost(address) {
   const url = new URL(address)
   return url.host || url.protocol
 }
 
-/** To the address that the server has looked at and stored with the sign-in. */
+/** Leaves for the address that the server has validated and stored with the sign-in. */
 function leave(address, parameters) {
   const url = new URL(address)
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value)
@@ -311,7 +342,6 @@ async function start() {
   }
 }
 
-/** The use that each kind of sign-in makes of its code. */
 const ARRIVALS = {
   oauth: (login, code) => (own ? leave(asked.get('redirect_uri'), { code }) : askConsent(login, code)),
   signin: () => said('Signed in', 'You are signed in.'),

@@ -1,33 +1,23 @@
-/** `/admin/**`: projects and what belongs to them, and `/admin/super/**` with the passwords that administrators set. */
+/** `/admin/**`: projects, their members, clients and bots. */
 
-import type { Principal } from '../../shared/access/principal.ts'
 import { handle } from '../../shared/api/handle.ts'
-import { listScheduledBots, readSchedule } from '../../shared/bots/schedules.ts'
-import { allOk, notSupported, unsupportedMediaType } from '../../shared/core/errors.ts'
-import { typeName } from '../../shared/fhir/definitions.ts'
+import { unsupportedMediaType } from '../../shared/core/errors.ts'
 import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
 import { administeredProject } from '../../shared/projects/ownership.ts'
 import { readQuery, wantsStrict } from '../../shared/request/negotiate.ts'
-import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
-import type { FhirReply } from '../../shared/request/request.ts'
-import type { Services } from '../../shared/request/services.ts'
-import { estimateStorage } from '../../shared/store/read/storage.ts'
+import { writeOptions } from '../../shared/request/reply.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
-import { findPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
-import { listSubscriptionStates } from '../../shared/subscriptions/state.ts'
-import { readBody, readJson, readJsonObject } from '../http/body.ts'
-import { type Context, caller, type Web, writer } from '../http/context.ts'
-import { send, sendVersion } from '../http/send.ts'
-import { audit } from '../identity/login-store.ts'
+import { readJson, readJsonObject } from '../http/body.ts'
+import { type Context, caller, requestIn, type Web, writer } from '../http/context.ts'
+import { send, sendOk, sendVersion } from '../http/send.ts'
 import { idempotentRequests } from '../middleware/once.ts'
+import { inviteAgain, mailReset, readAccount, resetFactor } from '../projects/admin/accounts.ts'
 import {
   type MemberPath,
   patchMember,
   readMember,
   removeMember,
   replaceMember,
-  setAnyPassword,
-  setProjectPassword,
 } from '../projects/admin/members.ts'
 import {
   addBot,
@@ -38,21 +28,220 @@ import {
   replaceProjectList,
 } from '../projects/admin/projects.ts'
 import {
-  acceptCompletedJob,
-  migrations,
-  outboxMails,
-  purge,
-  queueStatus,
-  reloadCron,
-  removeBotSchedule,
-  requireAsync,
-  requireSuperAdmin,
-  type SuperCall,
-  startReindex,
-  workerStatus,
-} from '../projects/admin/super.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+  pendingDeliveries,
+  previewSchedule,
+  schedules,
+  storage,
+  subscriptionStates,
+} from '../projects/admin/work.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
 
+const MEMBER_ID = 'Errors: 404 for a member of another Project.'
+const TEXTS: RouteTexts = {
+  'POST /Project': {
+    summary: 'Create a project',
+    description:
+      'For super admins. The new project is strict, and has the features of DEFAULT_PROJECT_FEATURES.',
+    body: 'Project',
+    example: { resourceType: 'Project', name: 'Clinic' },
+    answer: 'Project',
+    status: 201,
+  },
+  'GET /projects/:id': {
+    summary: 'Read a project',
+    description: 'Includes secrets and settings for administrators.',
+    answer: {
+      project: 'object: id, name, secret, site, setting, systemSetting and features',
+      load: 'object: Load units of this minute, where there is a quota: memberLimit, limit, used',
+    },
+  },
+  'POST /projects/:id/client': {
+    summary: 'Create a client',
+    description: 'Creates a program account with a membership. The response includes the secret.',
+    body: {
+      name: 'text!: Display name',
+      description: 'text: Purpose',
+      redirectUris: 'list: Addresses that a code may be sent to',
+      accessPolicy: 'object: Reference of an AccessPolicy; without one it may use all types',
+      accessTokenLifetime: 'text: 30m, for example',
+      refreshTokenLifetime: 'text: 2w, for example',
+    },
+    example: { name: 'Laboratory' },
+    answer: 'ClientApplication',
+    status: 201,
+  },
+  'POST /projects/:id/bot': {
+    summary: 'Create a bot',
+    description: 'Creates its membership and a template as its source. Deploy code with `$deploy`.',
+    body: {
+      name: 'text!: Display name',
+      description: 'text: Purpose',
+      timeout: 'whole: Seconds of a run',
+      cronString: 'text: The schedule',
+      accessPolicy: 'object: Reference of an AccessPolicy',
+    },
+    example: { name: 'admit' },
+    answer: 'Bot',
+    status: 201,
+  },
+  'GET /projects/:id/bots/stats': {
+    summary: 'Read the load of bots',
+    description: 'Running and waiting runs of all workers, with the reason for waiting.',
+    answer: 'object',
+  },
+  'GET /projects/:id/schedules': {
+    summary: 'List bot schedules',
+    description: 'The next and the last run of each bot that has a schedule.',
+    answer: { schedules: 'list: bot, cron, zone, next, last, lastStatus and isRunning' },
+  },
+  'POST /projects/:id/schedules/preview': {
+    summary: 'Preview the runs of a schedule',
+    description:
+      'The next five runs by the cronString, the cronTiming and the time zone of a Bot, which need not be stored.',
+    body: 'Bot',
+    example: { resourceType: 'Bot', cronString: '0 6 * * 1' },
+    answer: { cron: 'text', zone: 'text', overlaps: 'flag', next: 'list: instants' },
+  },
+  'GET /projects/:id/storage': {
+    summary: 'Read storage usage',
+    description:
+      'Versions of records and their bytes, without indexes and contents of Binaries. Above 10,000 versions both are estimates.',
+    answer: { versions: 'whole: With the history', bytes: 'whole: Bytes', isEstimate: 'flag' },
+  },
+  'GET /projects/:id/subscriptions': {
+    summary: 'Read the delivery status of Subscriptions',
+    description: 'One item per Subscription with deliveries; failing ones first.',
+    answer: {
+      subscriptions:
+        'list: subscription, delivered, failed, waiting, retrying, failures in a row, failingSince, paused, error',
+    },
+  },
+  'GET /projects/:id/subscriptions/:subscription': {
+    summary: 'List undelivered notifications of a Subscription',
+    description: 'Pending deliveries and failures of the last week, newest first, at most 200.',
+    answer: {
+      deliveries:
+        'list: resource, version, interaction, target, state, attempts, added, due, error',
+    },
+  },
+  'POST /projects/:id/invite': {
+    summary: 'Invite a person or program',
+    description: 'Creates the user, profile and membership, and mails a link to set a password.',
+    body: {
+      resourceType: 'text!: Patient, Practitioner or RelatedPerson',
+      firstName: 'text!: Given name',
+      lastName: 'text!: Family name',
+      email: 'text: Required without externalId',
+      externalId: 'text: The id at an identity provider',
+      sendEmail: 'flag: Default true',
+      admin: 'flag: The member is an administrator of the project',
+      accessPolicy: 'object: Reference of an AccessPolicy',
+      password: 'text: Sets a password instead of mailing a link; only for users of the project',
+      membership: 'object: Further elements of the ProjectMembership',
+      mfaRequired: 'flag: Requires a second factor',
+      upsert: 'flag: Updates an existing membership instead of rejecting the invitation',
+    },
+    example: {
+      resourceType: 'Practitioner',
+      firstName: 'Grace',
+      lastName: 'Hopper',
+      email: 'grace@example.org',
+    },
+    answer: 'ProjectMembership',
+  },
+  'GET /projects/:id/members': { summary: 'List members', answer: 'Bundle' },
+  'GET /projects/:id/members/:member': {
+    summary: 'Read a member',
+    description: MEMBER_ID,
+    answer: 'ProjectMembership',
+  },
+  'POST /projects/:id/members/:member': {
+    summary: 'Replace a member',
+    description: `Sets \`admin\`, \`accessPolicy\`, \`access\` and the like. ${MEMBER_ID}`,
+    body: 'ProjectMembership',
+    answer: 'ProjectMembership',
+  },
+  'PUT /projects/:id/members/:member': {
+    summary: 'Replace a member, as POST does',
+    description: MEMBER_ID,
+    body: 'ProjectMembership',
+    answer: 'ProjectMembership',
+  },
+  'PATCH /projects/:id/members/:member': {
+    summary: 'Change a member',
+    description: `JSON Patch. ${MEMBER_ID}`,
+    body: 'JsonPatch',
+    example: [{ op: 'add', path: '/admin', value: true }],
+    answer: 'ProjectMembership',
+  },
+  'DELETE /projects/:id/members/:member': {
+    summary: 'Remove a member',
+    description: `The person or program can no longer sign in to the project. ${MEMBER_ID}`,
+    answer: 'OperationOutcome',
+  },
+  'GET /projects/:id/members/:member/account': {
+    summary: 'Read the account of a member',
+    description: `How far the invitation has got, and the last sign-in to this project. ${MEMBER_ID}`,
+    answer: {
+      email: 'text: Address of the account',
+      scope: 'text: `project` for an account of this project only, otherwise `server`',
+      state: 'text: `invited` or `accepted`',
+      lastSignIn: 'text: Instant of the last sign-in to this project',
+      mail: 'text: `waiting`, `kept` or `failed`; absent when it was sent or not requested',
+      linkExpires: 'text: Instant at which the newest unused link expires',
+    },
+  },
+  'POST /projects/:id/members/:member/invitation': {
+    summary: 'Invite a member again',
+    description: `Makes a link to set a password and mails it. The response has the link only for accounts of this project without a password. ${MEMBER_ID}`,
+    body: { sendEmail: 'flag: True unless said otherwise' },
+    example: { sendEmail: true },
+    answer: { link: 'text: Works once, for 7 days', isMailed: 'flag: A mail is in the outbox' },
+  },
+  'POST /projects/:id/members/:member/mfa/reset': {
+    summary: 'Remove the second factor of a member',
+    description: `For accounts of this project; super admins, for any. Ends the sessions of the account and mails its owner. ${MEMBER_ID}`,
+    body: { method: 'text: totp' },
+    example: {},
+    answer: 'OperationOutcome',
+  },
+  'POST /projects/:id/members/:member/resetpassword': {
+    summary: 'Mail a member a link to set another password',
+    description: `At most 3 mails an hour for an account. ${MEMBER_ID}`,
+    body: {},
+    example: {},
+    answer: 'OperationOutcome',
+  },
+  'POST /projects/:id/secrets': {
+    summary: 'Replace the secrets of bots',
+    description: 'Replaces all secrets; bots read them from `event.secrets`.',
+    body: 'Settings',
+    example: [{ name: 'PARTNER_KEY', valueString: 'a key' }],
+    answer: 'Project',
+  },
+  'POST /projects/:id/settings': {
+    summary: 'Replace the settings of a project',
+    description: 'Replaces all settings; see docs/projects.md.',
+    body: 'Settings',
+    example: [{ name: 'BOT_INPUT_ARCHIVE', valueBoolean: true }],
+    answer: 'Project',
+  },
+  'POST /projects/:id/sites': {
+    summary: 'Replace the sites of a project',
+    description: 'Each site has a name, domains, and Google and reCAPTCHA keys.',
+    body: 'Settings',
+    example: [{ name: 'Portal', domain: ['portal.example.org'] }],
+    answer: 'Project',
+  },
+}
+
+const READS = {
+  '': readProject,
+  '/bots/stats': botStats,
+  '/schedules': schedules,
+  '/storage': storage,
+  '/subscriptions': subscriptionStates,
+}
 const LISTS = [
   ['secrets', 'secret'],
   ['settings', 'setting'],
@@ -61,38 +250,30 @@ const LISTS = [
 
 export function adminRoutes(web: Web): RouteFamily {
   const { services } = web
-  const routes = createRoutes({ prefix: '/admin', inside: [idempotentRequests(web)] })
-  const { baseUrl, maxBodyBytes } = services.config
+  const routes = createRoutes({ prefix: '/admin', texts: TEXTS, inside: [idempotentRequests(web)] })
+  const { baseUrl } = services.config
 
   routes.post('/Project', 'super-administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
+    const body = await readJsonObject(ctx)
     const written = await createProject(services, writer(ctx).principal, body)
     sendVersion(ctx, 201, written, baseUrl)
   })
-  routes.get('/projects/:id', 'administrator', async (ctx) => {
-    ctx.body = await readProject(services, caller(ctx).principal, ctx.params.id ?? '')
-  })
-  routes.post('/projects/:id/client', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
-    const client = await addClient(services, writer(ctx).principal, ctx.params.id ?? '', body)
-    sendVersion(ctx, 201, client, baseUrl)
-  })
-  routes.post('/projects/:id/bot', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
-    const bot = await addBot(services, writer(ctx).principal, ctx.params.id ?? '', body)
-    sendVersion(ctx, 201, bot, baseUrl)
-  })
-  routes.get('/projects/:id/bots/stats', 'administrator', async (ctx) => {
-    ctx.body = await botStats(services, caller(ctx).principal, ctx.params.id ?? '')
-  })
-  routes.get('/projects/:id/schedules', 'administrator', async (ctx) => {
-    ctx.body = await schedules(services, caller(ctx).principal, ctx.params.id ?? '')
-  })
-  routes.get('/projects/:id/storage', 'administrator', async (ctx) => {
-    ctx.body = await storage(services, caller(ctx).principal, ctx.params.id ?? '')
-  })
-  routes.get('/projects/:id/subscriptions', 'administrator', async (ctx) => {
-    ctx.body = await subscriptionStates(services, caller(ctx).principal, ctx.params.id ?? '')
+  for (const [end, read] of Object.entries(READS)) {
+    routes.get(`/projects/:id${end}`, 'administrator', async (ctx) => {
+      ctx.body = await read(services, caller(ctx).principal, ctx.params.id ?? '')
+    })
+  }
+  for (const [end, add] of Object.entries({ client: addClient, bot: addBot })) {
+    routes.post(`/projects/:id/${end}`, 'administrator', async (ctx) => {
+      const body = await readJsonObject(ctx)
+      const added = await add(services, writer(ctx).principal, ctx.params.id ?? '', body)
+      sendVersion(ctx, 201, added, baseUrl)
+    })
+  }
+  routes.post('/projects/:id/schedules/preview', 'administrator', async (ctx) => {
+    const bot = await readJsonObject(ctx)
+    const { principal } = caller(ctx)
+    ctx.body = await previewSchedule(services, principal, ctx.params.id ?? '', bot)
   })
   routes.get('/projects/:id/subscriptions/:subscription', 'administrator', async (ctx) => {
     const { id: projectId = '', subscription: id = '' } = ctx.params
@@ -101,7 +282,7 @@ export function adminRoutes(web: Web): RouteFamily {
   })
   for (const [path, list] of LISTS) {
     routes.post(`/projects/:id/${path}`, 'administrator', async (ctx) => {
-      const body = await readJson(ctx, maxBodyBytes)
+      const body = await readJson(ctx)
       const { principal } = writer(ctx)
       const id = ctx.params.id ?? ''
       const written = await replaceProjectList(services, principal, { projectId: id, list, body })
@@ -109,7 +290,7 @@ export function adminRoutes(web: Web): RouteFamily {
     })
   }
   memberRoutes(routes, web)
-  superRoutes(routes, web)
+  accountRoutes(routes, web)
   return routes
 }
 
@@ -118,12 +299,11 @@ export function adminRoutes(web: Web): RouteFamily {
 const MEMBERS = '/projects/:id/members'
 const MEMBER = `${MEMBERS}/:member`
 
-/** Adds its routes to those of `/admin`. */
 function memberRoutes(routes: RouteFamily, { services }: Web): void {
-  const { baseUrl, maxBodyBytes } = services.config
+  const { baseUrl } = services.config
 
   routes.post('/projects/:id/invite', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
+    const body = await readJsonObject(ctx)
     const { principal, session } = writer(ctx)
     const id = ctx.params.id ?? ''
     const { headers } = ctx.req
@@ -140,10 +320,12 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     const project = await administeredProject(services.principals, principal, ctx.params.id ?? '')
     const query = readQuery(ctx.querystring)
     query.append('project', `Project/${project.id}`)
-    const { requestId, traceId } = ctx.state
-    const headers = ctx.req.headers as Record<string, string | undefined>
-    const request = { method: 'GET', path: 'ProjectMembership', query, headers, body: undefined }
-    await send(ctx, await handle(services, principal, { ...request, requestId, traceId }))
+    const request = {
+      ...requestIn(ctx, 'ProjectMembership', undefined),
+      query,
+      queryText: undefined,
+    }
+    await send(ctx, await handle(services, principal, request))
   })
   routes.get(MEMBER, 'administrator', async (ctx) => {
     const found = await readMember(services, caller(ctx).principal, readMemberPath(ctx))
@@ -151,7 +333,7 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
   })
   for (const method of ['post', 'put'] as const) {
     routes[method](MEMBER, 'administrator', async (ctx) => {
-      const body = await readJsonObject(ctx, maxBodyBytes)
+      const body = await readJsonObject(ctx)
       const { principal } = writer(ctx)
       const written = await replaceMember(services, principal, readMemberPath(ctx), {
         body,
@@ -164,7 +346,7 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     if (!/^application\/json-patch\+json\s*(;|$)/i.test(ctx.get('Content-Type'))) {
       throw unsupportedMediaType()
     }
-    const body = await readJson(ctx, maxBodyBytes)
+    const body = await readJson(ctx)
     const { principal } = writer(ctx)
     const written = await patchMember(services, principal, readMemberPath(ctx), {
       body,
@@ -174,9 +356,27 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
   })
   routes.delete(MEMBER, 'administrator', async (ctx) => {
     await removeMember(services, writer(ctx).principal, readMemberPath(ctx), ifMatchOptions(ctx))
-    ctx.set('Content-Type', FHIR_JSON)
-    ctx.body = JSON.stringify(allOk)
+    sendOk(ctx)
   })
+}
+
+/** The state of a member's account, and another invitation. */
+function accountRoutes(routes: RouteFamily, { services }: Web): void {
+  routes.get(`${MEMBER}/account`, 'administrator', async (ctx) => {
+    ctx.body = await readAccount(services, caller(ctx).principal, readMemberPath(ctx))
+  })
+  routes.post(`${MEMBER}/invitation`, 'administrator', async (ctx) => {
+    const body = await readJsonObject(ctx)
+    const { principal } = writer(ctx)
+    ctx.body = await inviteAgain(services, principal, readMemberPath(ctx), body)
+  })
+  for (const [end, act] of Object.entries({ 'mfa/reset': resetFactor, resetpassword: mailReset })) {
+    routes.post(`${MEMBER}/${end}`, 'administrator', async (ctx) => {
+      const body = await readJsonObject(ctx)
+      await act(services, writer(ctx).principal, readMemberPath(ctx), body)
+      sendOk(ctx)
+    })
+  }
 }
 
 function readMemberPath(ctx: Context & { params: Record<string, string> }): MemberPath {
@@ -185,163 +385,4 @@ function readMemberPath(ctx: Context & { params: Record<string, string> }): Memb
 
 function ifMatchOptions(ctx: Context): WriteOptions {
   return writeOptions({ headers: { 'if-match': ctx.get('If-Match') || undefined } })
-}
-
-type Body = Record<string, unknown>
-
-/** Answered 202; the work is an AsyncJob. */
-const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<FhirReply>>> = {
-  reindex: startReindex,
-  structuredefinitions: acceptCompletedJob,
-  valuesets: acceptCompletedJob,
-  searchparameters: acceptCompletedJob,
-  reloadcron: reloadCron,
-  rebuildprojectid: acceptCompletedJob,
-  migrate: acceptCompletedJob,
-}
-const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
-  migrations,
-  queues: queueStatus,
-  mails: outboxMails,
-  workers: workerStatus,
-}
-/** They are of another database than ours; each with what there is instead. */
-const OTHERS: Readonly<Record<string, string>> = {
-  vacuum: 'PostgreSQL vacuums by itself',
-  tablesettings: 'use the tools of PostgreSQL',
-  setdataversion: 'no migration of data waits here',
-  'reconcile-db-schema-drift': 'the release step migrates',
-}
-
-/** Adds its routes to those of `/admin`. */
-function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
-  const { maxBodyBytes } = services.config
-  const toSuperCall = (ctx: Context, name: string) => superCall(services, ctx, name)
-  const readOptionalBody = async (ctx: Context): Promise<Body> => {
-    const body = await readBody(ctx, maxBodyBytes)
-    if (body === undefined) return {}
-    ctx.state.body = body
-    return await readJsonObject(ctx, maxBodyBytes)
-  }
-
-  routes.post('/projects/setpassword', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
-    await setProjectPassword(services, caller(ctx).principal, body)
-    sendOk(ctx)
-  })
-  routes.post('/super/setpassword', 'super-administrator', async (ctx) => {
-    const { principal } = toSuperCall(ctx, 'setpassword')
-    await setAnyPassword(services, principal, await readJsonObject(ctx, maxBodyBytes))
-    sendOk(ctx)
-  })
-  routes.post('/super/purge', 'super-administrator', async (ctx) => {
-    const call = toSuperCall(ctx, 'purge')
-    ctx.body = await purge(call, await readJsonObject(ctx, maxBodyBytes))
-  })
-  routes.post('/super/removebotidjobsfromqueue', 'super-administrator', async (ctx) => {
-    const call = toSuperCall(ctx, 'removebotidjobsfromqueue')
-    await removeBotSchedule(call, await readJsonObject(ctx, maxBodyBytes))
-    sendOk(ctx)
-  })
-  routes.post('/super/rotatekeys', 'super-administrator', async (ctx) => {
-    const { principal } = toSuperCall(ctx, 'rotatekeys')
-    await services.tokens.keys.rotate()
-    const who = principal.profile
-    audit(services, ctx, { kind: 'login', outcome: '0', what: 'Signing keys rotated', who })
-    sendOk(ctx)
-  })
-  for (const [name, start] of Object.entries(ASYNC)) {
-    routes.post(`/super/${name}`, 'super-administrator', async (ctx) => {
-      const call = toSuperCall(ctx, name)
-      requireAsync(call.request)
-      await send(ctx, await start(call, await readOptionalBody(ctx)))
-    })
-  }
-  for (const [name, read] of Object.entries(READ)) {
-    routes.get(`/super/${name}`, 'super-administrator', async (ctx) => {
-      ctx.body = await read(toSuperCall(ctx, name))
-    })
-  }
-  routes.get('/super/metrics', 'super-administrator', async (ctx) => {
-    toSuperCall(ctx, 'metrics')
-    ctx.body = { metrics: await metrics.values() }
-  })
-  for (const [name, instead] of Object.entries(OTHERS)) {
-    routes.post(`/super/${name}`, 'super-administrator', (ctx) => {
-      toSuperCall(ctx, name)
-      throw notSupported(`${name} is not offered: ${instead}`)
-    })
-  }
-}
-
-/** The request as long operations read one. Errors: 403 for others than super administrators. */
-function superCall(services: Services, ctx: Context, name: string): SuperCall {
-  const { principal } = caller(ctx)
-  requireSuperAdmin(principal)
-  const { requestId, traceId } = ctx.state
-  const headers = ctx.req.headers as Record<string, string | undefined>
-  const query = new URLSearchParams()
-  const request = { method: ctx.method, path: `$${name}`, query, headers, body: undefined }
-  return { services, principal, request: { ...request, requestId, traceId } }
-}
-
-function sendOk(ctx: Context): void {
-  ctx.set('Content-Type', FHIR_JSON)
-  ctx.body = JSON.stringify(allOk)
-}
-
-// The work that a Project does by itself, for its administrators: Bots on a schedule, deliveries of Subscriptions.
-
-/** The next and the last run of each. Errors: 403, 404. */
-async function schedules({ principals, database }: Services, caller: Principal, projectId: string) {
-  const project = await administeredProject(principals, caller, projectId)
-  const found = await listScheduledBots(database, project.number)
-  return {
-    schedules: found.map(({ bot, ...times }) => ({
-      bot: { reference: `Bot/${bot.id}`, display: bot.name },
-      ...readSchedule(bot),
-      ...times,
-    })),
-  }
-}
-
-/** How deliveries go, a row a Subscription that has had any. Errors: 403, 404. */
-async function subscriptionStates(
-  { principals, database }: Services,
-  caller: Principal,
-  projectId: string,
-) {
-  const project = await administeredProject(principals, caller, projectId)
-  const states = await listSubscriptionStates(database, project.number)
-  return {
-    subscriptions: states.map(({ id, ...state }) => ({
-      subscription: { reference: `Subscription/${id}` },
-      ...state,
-    })),
-  }
-}
-
-/** Errors: 403, 404. */
-async function storage({ principals, database }: Services, caller: Principal, projectId: string) {
-  const project = await administeredProject(principals, caller, projectId)
-  return await estimateStorage(database, project.number)
-}
-
-const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
-
-/** Deliveries of a Subscription that wait or have failed, with the last answer to each. Errors: 403, 404, 410. */
-async function pendingDeliveries(
-  { principals, repository }: Services,
-  caller: Principal,
-  { projectId, id }: { readonly projectId: string; readonly id: string },
-) {
-  await administeredProject(principals, caller, projectId)
-  const found = await repository.withStore((store) => findPendingDeliveries(store, caller, id))
-  return {
-    deliveries: found.map(({ type, resource, op, ...delivery }) => ({
-      ...delivery,
-      resource: { reference: `${typeName(type)}/${resource}` },
-      interaction: CHANGES[op],
-    })),
-  }
 }

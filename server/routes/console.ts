@@ -1,15 +1,24 @@
-/** The console: files that `scripts/console.ts` has made, and the page that loads them at every address below `/console`. */
+/** The console: files built by `scripts/console.ts`, and the page that loads them at every address below `/console`. */
 import { randomBytes } from 'node:crypto'
-import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
+import { open, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../shared/core/config/config.ts'
 import { notFound } from '../../shared/core/errors.ts'
+import { formatPage } from '../../shared/core/html.ts'
 import type { Context, Web } from '../http/context.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+import { sendHtml } from '../http/send.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+
+const PAGE = { summary: 'The console, for people in a browser', answer: 'text/html' }
+const TEXTS: RouteTexts = {
+  'GET /graphiql': { summary: 'Go to the editor of GraphQL queries in the console', status: 302 },
+  'GET /console/assets/:file': { summary: 'A file of the console', answer: 'text/javascript' },
+}
 
 const FOLDER = join(import.meta.dirname, '../../dist/console')
 const MANIFEST = join(FOLDER, 'manifest.json')
-/** The page's own addresses are read by its script; none is deeper. */
+/** The page's script reads its own addresses; none is deeper. */
 const DEEP_LINKS = [
   '',
   '/:page',
@@ -19,95 +28,77 @@ const DEEP_LINKS = [
   '/:page/:a/:b/:c/:d',
 ]
 const TYPES: Readonly<Record<string, string>> = { js: 'text/javascript', css: 'text/css' }
+const FILE = /^[\w-]+\.(js|css)$/
 const ENCODINGS = [
   ['br', '.br'],
   ['gzip', '.gz'],
 ] as const
 
-/** False where it is switched off, not built, or the pages are another app's. */
+/** False if disabled, not built, or replaced by the app at APP_URL. */
 export function hasConsole({ consoleEnabled, appUrl, baseUrl }: Config): boolean {
   return consoleEnabled && appUrl === baseUrl && existsSync(MANIFEST)
 }
 
 export function consoleRoutes({ services: { config, log } }: Web): RouteFamily {
-  const routes = createRoutes()
+  const routes = createRoutes({ texts: TEXTS, text: PAGE })
   if (!hasConsole(config)) {
     if (config.consoleEnabled && config.appUrl === config.baseUrl) {
       log.warn('The console is not built; `npm run build` makes it')
     }
     return routes
   }
-  const files = new Set(readdirSync(FOLDER).filter((name) => /\.(js|css)$/.test(name)))
-  const manifest: Manifest = JSON.parse(readFileSync(MANIFEST, 'utf8'))
-
-  routes.get('/console/assets/:file', 'public', (ctx) => {
+  routes.get('/console/assets/:file', 'public', async (ctx) => {
     const { file = '' } = ctx.params
-    if (!files.has(file)) throw notFound()
-    sendFile(ctx, file)
+    if (!FILE.test(file)) throw notFound()
+    await sendFile(ctx, file)
   })
   routes.get(
     DEEP_LINKS.map((end) => `/console${end}`),
     'public',
-    (ctx) => sendShell(ctx, manifest, config),
+    // A new build replaces the folder while the service runs.
+    async (ctx) => sendShell(ctx, JSON.parse(await readFile(MANIFEST, 'utf8')), config),
   )
   routes.get('/graphiql', 'public', (ctx) => ctx.redirect('/console/graphiql'))
   return routes
 }
 
-/** The names of the files; scripts/console.ts writes them. */
+/** The file names, written by scripts/console.ts. */
 interface Manifest {
   readonly script: string
   readonly style: string
   readonly preload: readonly string[]
 }
 
-function sendFile(ctx: Context, file: string): void {
-  // The name holds the digest of the content.
+async function sendFile(ctx: Context, file: string): Promise<void> {
+  const [encoding, ending] = ENCODINGS.find(([name]) => ctx.acceptsEncodings(name)) ?? ['', '']
+  const opened = await open(join(FOLDER, `${file}${ending}`)).catch(() => undefined)
+  if (opened === undefined) throw notFound()
+  // The name contains the digest of the content.
   ctx.set('Cache-Control', 'public, max-age=31536000, immutable')
   ctx.remove('Pragma')
   ctx.type = TYPES[file.split('.').at(-1) ?? ''] ?? ''
-  const [encoding, ending] = ENCODINGS.find(([name]) => ctx.acceptsEncodings(name)) ?? ['', '']
   if (encoding !== '') ctx.set('Content-Encoding', encoding)
-  ctx.body = createReadStream(join(FOLDER, `${file}${ending}`))
+  ctx.body = opened.createReadStream()
 }
 
-/** Libraries of the console add style sheets at run time; the nonce lets in theirs and no others. */
+/** The nonce admits only style sheets that the console's libraries add at run time. */
 function sendShell(ctx: Context, { script, style, preload }: Manifest, config: Config): void {
   const nonce = randomBytes(18).toString('base64')
-  ctx.set(
-    'Content-Security-Policy',
-    [
-      "default-src 'none'",
-      "script-src 'self'",
-      `style-src 'self' 'nonce-${nonce}'`,
-      "connect-src 'self'",
-      "img-src 'self' data: blob:",
-      "base-uri 'none'",
-      "form-action 'none'",
-      "frame-ancestors 'none'",
-    ].join('; '),
-  )
   const assets = '/console/assets'
-  const links = preload.map((name) => `<link rel="modulepreload" href="${assets}/${name}">`)
-  ctx.type = 'text/html; charset=utf-8'
-  ctx.body = `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>${escaped(config.productName)}</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="${assets}/${style}">
-${links.join('\n')}
-<script type="module" src="${assets}/${script}" nonce="${nonce}"></script>
-</head>
-<body data-product="${escaped(config.productName)}" data-origin="${new URL(config.baseUrl).origin}">
-<div id="root"><noscript>Please switch JavaScript on.</noscript></div>
-</body>
-</html>
-`
-}
-
-function escaped(text: string): string {
-  return text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`)
+  const page = formatPage({
+    title: config.productName,
+    data: { product: config.productName, origin: new URL(config.baseUrl).origin },
+    head: [
+      '<link rel="icon" href="data:,">',
+      `<link rel="stylesheet" href="${assets}/${style}">`,
+      ...preload.map((name) => `<link rel="modulepreload" href="${assets}/${name}">`),
+      `<script type="module" src="${assets}/${script}" nonce="${nonce}"></script>`,
+    ],
+    body: '<div id="root"><noscript>Please switch JavaScript on.</noscript></div>',
+  })
+  sendHtml(ctx, page, [
+    "script-src 'self'",
+    `style-src 'self' 'nonce-${nonce}'`,
+    "img-src 'self' data: blob:",
+  ])
 }

@@ -1,15 +1,17 @@
-/** `/docs`: the site that `npm run docs` has made, and the description of the API as a page. */
-import { createHash } from 'node:crypto'
+/** `/docs`: the site built by `npm run docs`, and the API description as a page. */
+import { hash } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { notFound } from '../../shared/core/errors.ts'
+import { formatPage } from '../../shared/core/html.ts'
 import type { Context } from '../http/context.ts'
+import { sendHtml } from '../http/send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const SITE = join(import.meta.dirname, '../../dist/docs')
 /** Copied there by `npm run build`. */
 const VIEWER = join(import.meta.dirname, '../../dist/viewer')
-/** No page and no file of the site lies deeper than three folders; one that is not there may be asked for deeper. */
+/** Pages and files lie at most three folders deep; missing ones may be requested deeper. */
 const DEPTHS = ['', '/:a', '/:a/:b', '/:a/:b/:c', '/:a/:b/:c/:d', '/:a/:b/:c/:d/:e']
 const VIEWER_FILES = ['swagger-ui-bundle.js', 'swagger-ui.css']
 const START = `SwaggerUIBundle({
@@ -20,22 +22,22 @@ const START = `SwaggerUIBundle({
 const NOTICE_STYLE = `:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }
 main { max-width: 36rem; margin: 15vh auto; padding: 0 1rem }
 `
-const POLICY = [
-  "default-src 'none'",
+const SOURCES = [
   "style-src 'self'",
-  // Colours of code are attributes of its words.
+  // Syntax highlighting uses style attributes.
   "style-src-attr 'unsafe-inline'",
   "img-src 'self' data:",
   "font-src 'self'",
-  "connect-src 'self'",
-  "base-uri 'none'",
-  "form-action 'none'",
-  "frame-ancestors 'none'",
 ]
 
-/** Says so where the site is not made; the page of the API is left out where the console is not built. */
+const PAGE = {
+  summary: 'The documentation, and this description as a page',
+  answer: 'text/html',
+}
+
+/** Serves a notice if the site is not built; omits the API page if the console is not built. */
 export function docsRoutes(): RouteFamily {
-  const routes = createRoutes({ prefix: '/docs' })
+  const routes = createRoutes({ prefix: '/docs', text: PAGE })
   addViewer(routes)
   routes.get('/notice.css', 'public', (ctx) => {
     ctx.type = 'text/css'
@@ -49,7 +51,7 @@ export function docsRoutes(): RouteFamily {
     const name = names.find((one) => /\.\w+$/.test(one) && files.has(one))
     if (name === undefined) return sendNotFound(ctx, isMade)
     const isFolder = name !== path && name !== `${path}.html`
-    // Links of its page are relative. The path has lost its slash by now.
+    // Links of the page are relative, but the path has already lost its slash.
     const [asked = ''] = ctx.originalUrl.split('?')
     if (isFolder && !asked.endsWith('/')) return ctx.redirect(`${ctx.path}/`)
     if (name.endsWith('.html')) sendPage(ctx, readFileSync(join(SITE, name), 'utf8'))
@@ -58,7 +60,7 @@ export function docsRoutes(): RouteFamily {
   return routes
 }
 
-/** Errors: 404 for programs; people get a page. */
+/** Errors: 404 for programs; browsers get a page. */
 function sendNotFound(ctx: Context, isMade: boolean): void {
   if (!ctx.accepts('html')) throw notFound()
   const [title, text] = isMade
@@ -69,44 +71,29 @@ function sendNotFound(ctx: Context, isMade: boolean): void {
       ]
   const start = isMade ? '<a href="/docs/">Start of the documentation</a>, ' : ''
   ctx.status = 404
-  sendPage(
-    ctx,
-    `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>${title}</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/notice.css">
-</head>
-<body><main><h1>${title}</h1><p>${text}</p>
-<p>${start}<a href="/docs/api">the API</a>, <a href="/console">the console</a></p></main></body>
-</html>
-`,
-  )
+  const page = formatPage({
+    title,
+    head: ['<link rel="icon" href="data:,">', '<link rel="stylesheet" href="/docs/notice.css">'],
+    body: `<main><h1>${title}</h1><p>${text}</p>
+<p>${start}<a href="/docs/api">the API</a>, <a href="/console">the console</a></p></main>`,
+  })
+  sendPage(ctx, page)
 }
 
 function addViewer(routes: RouteFamily): void {
   if (!existsSync(VIEWER)) return
   routes.get('/api', 'public', (ctx) => {
-    sendPage(
-      ctx,
-      `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>The API</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/api/swagger-ui.css">
-<script defer src="/docs/api/swagger-ui-bundle.js"></script>
-<script defer src="/docs/api/start.js"></script>
-</head>
-<body><main id="api"><noscript>Please switch JavaScript on.</noscript></main></body>
-</html>
-`,
-    )
+    const page = formatPage({
+      title: 'The API',
+      head: [
+        '<link rel="icon" href="data:,">',
+        '<link rel="stylesheet" href="/docs/api/swagger-ui.css">',
+        '<script defer src="/docs/api/swagger-ui-bundle.js"></script>',
+        '<script defer src="/docs/api/start.js"></script>',
+      ],
+      body: '<main id="api"><noscript>Please switch JavaScript on.</noscript></main>',
+    })
+    sendPage(ctx, page)
   })
   routes.get('/api/:file', 'public', (ctx) => {
     const { file = '' } = ctx.params
@@ -120,16 +107,14 @@ function addViewer(routes: RouteFamily): void {
   })
 }
 
-/** Scripts inside a page of the site are let in by their digests. */
+/** Admits inline scripts by their digests. */
 function sendPage(ctx: Context, html: string): void {
   const inside = html.matchAll(/<script(?![^>]*\ssrc=)[^>]*>([\s\S]*?)<\/script>/g)
   const digests = Array.from(inside, ([, script = '']) => {
-    return `'sha256-${createHash('sha256').update(script).digest('base64')}'`
+    return `'sha256-${hash('sha256', script, 'base64')}'`
   })
   const scripts = ["script-src 'self'", ...digests].join(' ')
-  ctx.set('Content-Security-Policy', [...POLICY, scripts].join('; '))
-  ctx.type = 'text/html; charset=utf-8'
-  ctx.body = html
+  sendHtml(ctx, html, [...SOURCES, scripts])
 }
 
 function sendFile(ctx: Context, file: string): void {

@@ -1,59 +1,106 @@
-/** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
-import type { Readable } from 'node:stream'
+/** `/fhir/R4/**`: converts requests to FhirRequests for shared/api. */
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
-import { handle, handleSigned } from '../../shared/api/handle.ts'
-import { operations } from '../../shared/api/operations.ts'
+import { handle, handleSigned, handleSignedUpload } from '../../shared/api/handle.ts'
+import { pathShape, splitPath } from '../../shared/api/routes.ts'
 import type { Config } from '../../shared/core/config/config.ts'
-import { readQuery } from '../../shared/request/negotiate.ts'
 import type { FhirRequest } from '../../shared/request/request.ts'
+import { isLegalId } from '../../shared/store/rows/context.ts'
 import { hasBody, openBody, readBody } from '../http/body.ts'
-import { type Context, caller, type Middleware, type Web } from '../http/context.ts'
+import { type Context, caller, type Middleware, requestIn, type Web } from '../http/context.ts'
 import { send, sendUnobserved } from '../http/send.ts'
 import type { Access } from '../middleware/access.ts'
+import { credentialsIn } from '../middleware/authenticate.ts'
 import { disconnectSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/requests.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+
+const TEXTS: RouteTexts = {
+  'GET /storage/:id/:vid': {
+    summary: 'Read content by a signed address',
+    description: 'The addresses are in attachments and photos; they are good for an hour.',
+    query: { Expires: 'text!: Of the address', Signature: 'text!: Of the address' },
+    answer: '*/*',
+  },
+  'PUT /storage/:id/:vid': {
+    summary: 'Store content by a signed address',
+    description: 'The addresses come from `Binary/[id]/$presigned-url`; each works once.',
+    body: '*/*',
+    query: { Expires: 'text!: Of the address', Signature: 'text!: Of the address' },
+    answer: 'Binary',
+  },
+}
 
 const ROOT = '/fhir/R4'
 const DISCOVERY = `${ROOT}/.well-known/`
-/** Answered without a token. */
+/** Paths without a token. */
 const PUBLIC: ReadonlySet<string> = new Set(['metadata', '$versions'])
 const NOBODY: Principal = {
-  ...systemPrincipal(SYSTEM_PROJECT),
-  isSuperAdmin: false,
+  ...systemPrincipal(SYSTEM_PROJECT, 'project'),
   isProjectAdmin: false,
   rules: { grants: [] },
 }
 
-/** Not a Router: to be asked behind others takes a twentieth of what a read costs web. */
+/** A function instead of a Router, whose matching costs noticeable time per read. */
 export function fhir({ services, large }: Web, authenticate: Middleware): Middleware {
-  const serve = async (ctx: Context, principal: Principal) => {
-    const { config } = services
-    const upload = isUpload(ctx) ? openBody(ctx, config.maxUploadBytes) : undefined
-    const isRead = upload === undefined && hasBody(ctx)
-    const body = isRead ? await readBody(ctx, bodyLimit(ctx, config)) : undefined
-    const request = toFhirRequest(ctx, large, body, upload)
-    const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
-    await sendUnobserved(ctx, reply)
+  const { config } = services
+  const serve = async (ctx: Context, segments: readonly string[], principal: Principal) => {
+    const content = hasBody(ctx) ? await readContent(ctx, segments, config) : NO_CONTENT
+    const request = toFhirRequest(ctx, { services, large }, content)
+    const isLarge = (content.body?.length ?? 0) > mostHere(ctx, config)
+    const work =
+      isLarge && large !== undefined && principal !== NOBODY
+        ? () => large.handleRequest(credentialsIn(services, ctx), request)
+        : () => handle(services, principal, request)
+    await sendUnobserved(ctx, await withTiming(ctx, principal, work))
   }
   return (ctx, next) => {
     if (!isServed(ctx.path)) return next()
     const path = fhirPath(ctx)
-    ctx.state.route = routePattern(path)
-    // A caller with a token sees what their Project defines for itself.
+    const segments = splitPath(path)
+    const shape = pathShape(segments)
+    ctx.state.route = shape === '' ? ROOT : `${ROOT}/${shape}`
+    const [type, id = ''] = segments
+    if (shape === ':type/:id/$execute' && type === 'Bot' && isLegalId(id)) ctx.state.bot = id
+    // A caller with a token also sees the definitions of their Project.
     const isPersonal = path === 'metadata' && ctx.get('authorization') !== ''
-    if (fhirAccess(path) === 'public' && !isPersonal) return serve(ctx, NOBODY)
-    return authenticate(ctx, () => serve(ctx, caller(ctx).principal))
+    if (fhirAccess(path) === 'public' && !isPersonal) return serve(ctx, segments, NOBODY)
+    return authenticate(ctx, () => serve(ctx, segments, caller(ctx).principal))
   }
 }
 
-/** A path after `/fhir/R4/` wants a caller unless it is listed as public. */
+/** The thread for large bodies returns whole answers, so the input of a streamed one is read here. */
+const MOST_STREAMED = 1_048_576
+
+function mostHere({ req, path }: Context, { largeBodyBytes }: Config): number {
+  const isStreamed = req.headers.accept?.includes('text/event-stream') && /\$execute$/.test(path)
+  return isStreamed ? Math.max(largeBodyBytes, MOST_STREAMED) : largeBodyBytes
+}
+
+type Content = Pick<FhirRequest, 'body' | 'upload'>
+
+const NO_CONTENT: Content = { body: undefined }
+
+/** Returns the content of a Binary as a stream. Errors: 400, 413. */
+async function readContent(
+  ctx: Context,
+  segments: readonly string[],
+  config: Config,
+): Promise<Content> {
+  const writes = { POST: 1, PUT: 2 }[ctx.method]
+  if (segments[0] === 'Binary' && segments.length === writes) {
+    return { body: undefined, upload: openBody(ctx, config.maxUploadBytes) }
+  }
+  const isBundle = ctx.method === 'POST' && segments.length === 0
+  return { body: await readBody(ctx, isBundle ? config.maxBundleBytes : config.maxBodyBytes) }
+}
+
+/** Requires a caller for paths after `/fhir/R4/`, except public ones. */
 export function fhirAccess(path: string): Access {
   return PUBLIC.has(path) ? 'public' : 'signed-in'
 }
 
-/** Discovery documents have routes of their own. */
+/** False for discovery documents, which have separate routes. */
 function isServed(path: string): boolean {
   if (!path.startsWith(ROOT) || path.startsWith(DISCOVERY)) return false
   return path.length === ROOT.length || path[ROOT.length] === '/'
@@ -61,83 +108,45 @@ function isServed(path: string): boolean {
 
 function toFhirRequest(
   ctx: Context,
-  large: Web['large'],
-  body: Buffer | undefined,
-  upload?: Readable,
+  { services, large }: Pick<Web, 'services' | 'large'>,
+  { body, upload }: Content,
 ): FhirRequest {
-  const { requestId, traceId } = ctx.state
-  const { headers, method = 'GET' } = ctx.req
-  const queryText = ctx.querystring
-  const isHead = method === 'HEAD'
   let signal: AbortSignal | undefined
+  const request = requestIn(ctx, fhirPath(ctx), body)
   return {
-    // Koa leaves the body of a HEAD answer out, all else is as for GET.
-    method: isHead ? 'GET' : method,
-    isHead,
-    path: fhirPath(ctx),
-    query: readQuery(queryText),
-    queryText,
-    // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
-    headers: headers as Record<string, string | undefined>,
-    body,
+    ...request,
     ...(upload && { upload }),
-    requestId,
-    traceId,
-    // A reply that is stored for a repeated request is stored as a whole.
-    takesPieces: headers['idempotency-key'] === undefined,
+    // A reply stored for a repeated request is stored as a whole.
+    takesPieces: request.headers['idempotency-key'] === undefined,
     get signal() {
       signal ??= disconnectSignal(ctx)
       return signal
     },
-    offload: large && ((request) => large.handleRequest(ctx.req, request)),
+    offload:
+      large && ((inner) => large.handleRequest(credentialsIn(services, ctx), withoutKey(inner))),
   }
 }
 
-function bodyLimit(ctx: Context, config: Config): number {
-  const isBundle = ctx.method === 'POST' && fhirPath(ctx) === ''
-  return isBundle ? config.maxBundleBytes : config.maxBodyBytes
-}
-
-/** The content of a Binary goes on as it arrives. */
-function isUpload(ctx: Context): boolean {
-  const path = fhirPath(ctx)
-  if (ctx.method === 'POST') return path === 'Binary'
-  return ctx.method === 'PUT' && /^Binary\/[^/]+$/.test(path)
+/** The web process has already recorded the key. */
+function withoutKey(request: FhirRequest): FhirRequest {
+  const { 'idempotency-key': _, ...headers } = request.headers
+  return { ...request, headers }
 }
 
 function fhirPath(ctx: Context): string {
   return ctx.path.slice(ROOT.length + 1)
 }
 
-/** The shape of a path: few enough shapes to count by. */
-function routePattern(path: string): string {
-  const shapes = path.split('/').slice(0, 4).map(segmentPattern)
-  return ['', 'fhir', 'R4', ...shapes.filter((shape) => shape !== '')].join('/')
-}
-
-function segmentPattern(segment: string): string {
-  if (segment.startsWith('$')) {
-    return operations.some(({ name }) => `$${name}` === segment) ? segment : '$operation'
-  }
-  if (['', 'metadata', '_history', '_search'].includes(segment)) return segment
-  return /^[A-Z]/.test(segment) ? ':type' : ':id'
-}
-
 export function storageRoutes({ services }: Web): RouteFamily {
-  const routes = createRoutes()
+  const routes = createRoutes({ texts: TEXTS })
   routes.get('/storage/:id/:vid', 'address', async (ctx) => {
-    const { requestId, traceId } = ctx.state
-    const reply = await handleSigned(services, {
-      method: 'GET',
-      path: ctx.path.slice(1),
-      query: new URLSearchParams(ctx.querystring),
-      // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
-      headers: ctx.req.headers as Record<string, string | undefined>,
-      body: undefined,
-      requestId,
-      traceId,
-    })
+    const reply = await handleSigned(services, requestIn(ctx, ctx.path.slice(1), undefined))
     await send(ctx, reply)
+  })
+  routes.put('/storage/:id/:vid', 'address', async (ctx) => {
+    const request = requestIn(ctx, ctx.path.slice(1), undefined)
+    const upload = openBody(ctx, services.config.maxUploadBytes)
+    await send(ctx, await handleSignedUpload(services, { ...request, upload }, ctx.ip))
   })
   return routes
 }

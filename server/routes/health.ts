@@ -1,15 +1,39 @@
-/** Whether this process, and what it stands on, is well. The parts are looked at when somebody asks. */
-import { timingSafeEqual } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+/** Health of this process and its dependencies, checked on request. */
+import { isSameSecret } from '../../shared/access/credentials/clients.ts'
 import { timings } from '../../shared/core/config/waits.ts'
 import { unauthorized } from '../../shared/core/errors.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { Context, Middleware, Web } from '../http/context.ts'
+import { productVersion } from '../http/version.ts'
 import { hasConsole } from './console.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+
+const TEXTS: RouteTexts = {
+  'GET /': { summary: 'Address of the FHIR API', answer: 'object' },
+  'GET /healthcheck': {
+    summary: 'Health of the service',
+    description: 'Returns 503 while PostgreSQL or Redis is unavailable. Versions require a token.',
+    query: { live: 'text: Only whether the process answers' },
+    answer: {
+      ok: 'flag!: All required parts are available',
+      postgres: 'flag: The database answers',
+      redis: 'flag: Redis answers',
+      storage: 'flag: Files can be written',
+      workers: 'flag: A worker is alive',
+      clocks: 'flag: The clocks of the workers agree',
+    },
+  },
+  'GET /livez': { summary: 'Whether the process answers', answer: { ok: 'flag!: True' } },
+  'GET /metrics': {
+    summary: 'Metrics for Prometheus',
+    description: 'Requires METRICS_TOKEN or a request from this machine.',
+    answer: 'text/plain',
+  },
+  'GET /robots.txt': { summary: 'Nothing for search engines', answer: 'text/plain' },
+}
 
 export function healthRoutes({ services, metrics }: Web, authenticate: Middleware): RouteFamily {
-  const routes = createRoutes()
+  const routes = createRoutes({ texts: TEXTS })
   const parts = openParts(services)
   metrics.watchParts(async () => mapParts(await parts.check(), (part) => Number(part.ok)))
   const versions = {
@@ -18,7 +42,7 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
     runtime: process.version,
   }
 
-  /** Versions name the weaknesses of a service, so nobody learns them without a token. Errors: 401 for a bad one. */
+  /** Versions reveal known vulnerabilities, so they require a token. Errors: 401 for an invalid one. */
   const versionsFor = async (ctx: Context): Promise<Partial<typeof versions>> => {
     if (ctx.get('Authorization') === '') return {}
     await authenticate(ctx, async () => undefined)
@@ -27,7 +51,7 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
 
   routes.get('/', 'public', (ctx) => {
     ctx.vary('Accept')
-    // A program that takes anything is answered as before.
+    // Clients that accept any type get JSON.
     if (hasConsole(services.config) && ctx.accepts('json', 'html') === 'html') {
       ctx.redirect('/console')
       return
@@ -67,21 +91,14 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
   return routes
 }
 
-/** Without a token for scrapers only this machine may ask; behind a proxy everybody looks like that. */
+/** Without METRICS_TOKEN only this machine may scrape; behind a proxy every address looks local. */
 function mayScrape(ctx: Context, token: string | undefined): boolean {
   if (token !== undefined) {
     const given = /^Bearer (.+)$/.exec(ctx.get('Authorization'))?.[1] ?? ''
-    const [a, b] = [Buffer.from(given), Buffer.from(token)]
-    return a.length === b.length && timingSafeEqual(a, b)
+    return isSameSecret(given, token)
   }
   const isLoopback = /^(::ffff:)?127\.|^::1$/.test(ctx.req.socket.remoteAddress ?? '')
   return isLoopback && ctx.get('X-Forwarded-For') === '' && ctx.get('Forwarded') === ''
-}
-
-function productVersion(): string {
-  const file = new URL('../../package.json', import.meta.url)
-  const parsed: unknown = JSON.parse(readFileSync(file, 'utf8'))
-  return String((parsed as { version?: unknown }).version)
 }
 
 function mapParts<T>(checks: Checks, read: (part: Checks['postgres']) => T): Record<string, T> {
@@ -97,7 +114,7 @@ interface Check {
 }
 
 interface Checks extends Readonly<Record<Part, Check>> {
-  /** Why this process is not well; undefined when it is. */
+  /** The reason why this process is unhealthy; undefined when healthy. */
   readonly reason: string | undefined
 }
 
@@ -107,13 +124,13 @@ interface Parts {
 
 const CHECK_MS = 2000
 
-/** Requests are answered without these two: only their lasting absence counts. */
+/** Requests work without these two, so only long outages count. */
 const LASTING = {
-  storage: 'The storage takes nothing',
+  storage: 'The storage rejects writes',
   workers: 'No worker is alive',
 } as const
 
-/** The parts that a web process stands on are looked at when somebody asks. */
+/** Opens the checks of the dependencies, which run on request. */
 function openParts(services: Services): Parts {
   const missingSince = new Map<Part, number>()
   return {
@@ -158,7 +175,7 @@ async function checkParts(services: Services): Promise<Readonly<Record<Part, Che
   return { postgres, redis, storage, workers, clocks }
 }
 
-/** A check that hangs is a failed one. */
+/** A check that hangs fails. */
 async function check(ask: () => Promise<boolean>): Promise<Check> {
   const startedAt = performance.now()
   const timer = Promise.withResolvers<boolean>()

@@ -1,26 +1,27 @@
 /** `/oauth2/**`: RFC 6749, RFC 7009, RFC 7662, OpenID Connect. */
+
 import {
   CLI_CLIENT,
   isRegisteredRedirect,
   ownsCredentials,
   safeRedirectUris,
 } from '../../shared/access/credentials/clients.ts'
+import { confirmation } from '../../shared/access/credentials/tokens.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { allOk } from '../../shared/core/errors.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
+import { isObject, type Resource, referenceIn, targetIn } from '../../shared/fhir/resource.ts'
 import { findLoginByRefreshToken } from '../../shared/identity/refresh-tokens.ts'
-import { userIdOfSession } from '../../shared/projects/signed-in-user.ts'
-import { readUser } from '../../shared/projects/users.ts'
-import { FHIR_JSON } from '../../shared/request/reply.ts'
+import { isInScope, scopedTo, serviceUrl } from '../../shared/request/project-scope.ts'
+import { absoluteUrl } from '../../shared/request/reply.ts'
+import type { FieldTexts } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { readJson } from '../http/body.ts'
 import { type Context, caller, type Middleware, type Web } from '../http/context.ts'
+import { sendOk } from '../http/send.ts'
 import { findClient } from '../identity/auth/apps.ts'
 import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../identity/browser.ts'
 import { readForm, requiredParameter } from '../identity/clients/answer.ts'
+import { type ClientKeys, createClientKeys } from '../identity/clients/assertions.ts'
 import {
-  type ClientKeys,
-  createClientKeys,
   hasClientProof,
   invalidClient,
   readClientCredentials,
@@ -28,7 +29,6 @@ import {
   verifyClientProof,
 } from '../identity/clients/clients.ts'
 import {
-  audit,
   loginClientId,
   loginIdFromSecret,
   matchesDigest,
@@ -37,20 +37,117 @@ import {
 } from '../identity/login-store.ts'
 import { authorize } from '../identity/oauth/authorize.ts'
 import { grantToken } from '../identity/oauth/token.ts'
+import { audit } from '../identity/sign-in-audit.ts'
 import { OAuthError } from '../middleware/failures.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+import { userInfo } from './user-info.ts'
+
+const FORM_TOKEN: FieldTexts = {
+  token: 'text!: The token',
+  token_type_hint: 'text: access_token or refresh_token',
+}
+const TEXTS: RouteTexts = {
+  'POST /token': {
+    summary: 'Get tokens',
+    description:
+      'RFC 6749. A client without a form of its secret proves itself by `client_assertion` (RFC 7523) or by its certificate (RFC 8705). Tokens issued over mutual TLS are bound to the certificate.',
+    body: {
+      grant_type: 'text!: client_credentials, authorization_code, refresh_token or token-exchange',
+      client_id: 'text: The client, or by Basic authentication',
+      client_secret: 'text: Its secret',
+      client_assertion_type: 'text: urn:ietf:params:oauth:client-assertion-type:jwt-bearer',
+      client_assertion: 'text: A JWT signed by a key of the client',
+      code: 'text: For authorization_code',
+      code_verifier: 'text: For PKCE',
+      redirect_uri: 'text: As in the authorization request',
+      refresh_token: 'text: For refresh_token; usable once',
+      scope: 'text: Requested scope',
+      resource: 'text: An address of this service (RFC 8707)',
+      subject_token: 'text: For an exchange',
+      subject_token_type: 'text: urn:ietf:params:oauth:token-type:access_token',
+    },
+    example: { grant_type: 'client_credentials', client_id: 'an id', client_secret: 'a secret' },
+    answer: 'Token',
+  },
+  'GET /authorize': {
+    summary: 'Begin a sign-in',
+    description: 'Redirects to the page of the sign-in, or back to the app.',
+    query: {
+      response_type: 'text!: code',
+      client_id: 'text!: The app',
+      redirect_uri: 'text!: A registered address',
+      scope: 'text!: openid, offline and SMART scopes',
+      state: 'text: Comes back',
+      nonce: 'text: Returned in the ID token',
+      code_challenge: 'text: PKCE',
+      code_challenge_method: 'text: S256',
+      aud: 'text: The FHIR base of this service',
+      resource: 'text: An address of this service (RFC 8707)',
+      launch: 'text: Of an EHR launch',
+      prompt: 'text: none, login',
+    },
+    status: 302,
+  },
+  'POST /authorize': {
+    summary: 'Begin a sign-in by POST',
+    description: 'Same as GET.',
+    body: {
+      response_type: 'text!: code',
+      client_id: 'text!: The app',
+      redirect_uri: 'text!: A registered address',
+      scope: 'text!: Requested scope',
+    },
+    status: 302,
+  },
+  'GET /userinfo': { summary: 'Read the claims about the person', answer: 'object' },
+  'POST /userinfo': {
+    summary: 'Read the claims about the person, as GET does',
+    answer: 'object',
+  },
+  'POST /introspect': {
+    summary: 'Introspect a token',
+    description: 'RFC 7662.',
+    body: FORM_TOKEN,
+    answer: {
+      active: 'flag!: False for an invalid token',
+      scope: 'text: Granted scope',
+      client_id: 'text: Its client',
+      exp: 'whole: When it ends',
+      cnf: 'object: Thumbprint of the client certificate that it needs (RFC 8705)',
+    },
+  },
+  'POST /revoke': { summary: 'Revoke a token', description: 'RFC 7009.', body: FORM_TOKEN },
+  'GET /logout': {
+    summary: 'Sign out a browser',
+    query: {
+      id_token_hint: 'text: The ID token',
+      post_logout_redirect_uri: 'text: A registered address',
+      state: 'text: Comes back',
+    },
+    status: 302,
+  },
+  'POST /logout': { summary: 'End the session of the token', answer: 'OperationOutcome' },
+  'POST /register': {
+    summary: 'Register a public client',
+    description: 'RFC 7591, for tools with their own redirect address.',
+    body: { redirect_uris: 'list!: Redirect addresses', client_name: 'text: Display name' },
+    answer: 'object',
+    status: 201,
+  },
+}
 
 const REGISTRATION_BYTES = 65_536
 
 export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteFamily {
-  const routes = createRoutes({ prefix: '/oauth2' })
+  const routes = createRoutes({ prefix: '/oauth2', texts: TEXTS })
   const keys = createClientKeys(services)
+  const scoped = ({ state }: Context) => scopedTo(services, state.projectScope)
 
   routes.get('/authorize', 'public', async (ctx) => {
-    await authorize(services, ctx, new URLSearchParams(ctx.querystring))
+    await authorize(scoped(ctx), ctx, new URLSearchParams(ctx.querystring))
   })
   routes.post('/authorize', 'public', async (ctx) => {
-    await authorize(services, ctx, await readForm(ctx))
+    await authorize(scoped(ctx), ctx, await readForm(ctx))
   })
   routes.post('/logout', 'signed-in', async (ctx) => {
     await logOut(services, ctx)
@@ -62,7 +159,7 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteF
       sendOk(ctx)
       return
     }
-    ctx.redirect(await logOutBrowser(services, ctx))
+    ctx.redirect(await logOutBrowser(scoped(ctx), ctx))
   })
   routes.post('/register', 'public', async (ctx) => {
     const body = await readJson(ctx, REGISTRATION_BYTES)
@@ -79,25 +176,25 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteF
     }
   })
   routes.post('/token', 'public', async (ctx) => {
-    ctx.body = await grantToken(services, keys, ctx, await readForm(ctx))
+    ctx.body = await grantToken({ services: scoped(ctx), keys, ctx, form: await readForm(ctx) })
   })
   routes.post('/revoke', 'secret', async (ctx) => {
-    await revoke(services, keys, ctx, await readForm(ctx))
+    await revoke(scoped(ctx), keys, ctx, await readForm(ctx))
     ctx.body = null
     ctx.status = 200
     ctx.set('Content-Length', '0')
   })
   routes.post('/introspect', 'secret', async (ctx) => {
     const form = ctx.is('application/json') ? await formOfJson(ctx) : await readForm(ctx)
-    ctx.body = await introspect(services, keys, ctx, { form, authenticate })
+    ctx.body = await introspect(scoped(ctx), keys, ctx, { form, authenticate })
   })
   routes.on(['GET', 'POST'], '/userinfo', 'signed-in', async (ctx) => {
-    ctx.body = await userInfo(services, ctx)
+    ctx.body = await userInfo(scoped(ctx), ctx)
   })
   return routes
 }
 
-/** The peer's clients ask in JSON. Members that are no texts are passed over. */
+/** Medplum's clients send JSON. Members other than strings are ignored. */
 async function formOfJson(ctx: Context): Promise<URLSearchParams> {
   const body = await readJson(ctx, REGISTRATION_BYTES)
   const members = isObject(body) ? Object.entries(body) : []
@@ -106,97 +203,8 @@ async function formOfJson(ctx: Context): Promise<URLSearchParams> {
   return form
 }
 
-function sendOk(ctx: Context): void {
-  ctx.set('Content-Type', FHIR_JSON)
-  ctx.body = JSON.stringify(allOk)
-}
+// End of a session. https://openid.net/specs/openid-connect-rpinitiated-1_0.html
 
-// https://openid.net/specs/openid-connect-core-1_0.html#UserInfo; unknown values are left out.
-
-async function userInfo(services: Services, ctx: Context): Promise<Record<string, unknown>> {
-  const { session, principal } = caller(ctx)
-  const { profile } = session
-  const words = new Set((ctx.state.claims?.scope ?? '').split(' '))
-  const phone = findTelecom(profile, 'phone')
-  return known({
-    sub: profile.id,
-    ...(words.has('profile')
-      ? { profile: principal.profile, name: principal.profileDisplay, ...profileClaims(profile) }
-      : {}),
-    ...(words.has('email') ? await emailClaims(services, ctx) : {}),
-    ...(words.has('phone') && phone !== undefined
-      ? { phone_number: phone, phone_number_verified: false }
-      : {}),
-    ...(words.has('address') ? { address: addressClaim(profile) } : {}),
-  })
-}
-
-function known(claims: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(claims).filter(([, value]) => value !== undefined && value !== ''),
-  )
-}
-
-function profileClaims(profile: Resource): Record<string, unknown> {
-  const name = firstObject(profile.name)
-  const given = Array.isArray(name?.given) ? name.given : []
-  const communication = firstObject(profile.communication)
-  const language = firstObject(
-    isObject(communication?.language) ? communication.language.coding : communication?.coding,
-  )
-  return {
-    given_name: given[0],
-    family_name: name?.family,
-    middle_name: given.length > 1 ? given.slice(1).join(' ') : undefined,
-    birthdate: profile.birthDate,
-    locale: language?.code,
-    updated_at: seconds(profile.meta?.lastUpdated),
-  }
-}
-
-/** A number: OpenID Connect Core §5.1. */
-function seconds(instant: string | undefined): number | undefined {
-  return instant === undefined ? undefined : Math.floor(Date.parse(instant) / 1000)
-}
-
-async function emailClaims(
-  { repository }: Services,
-  ctx: Context,
-): Promise<Record<string, unknown>> {
-  const { session } = caller(ctx)
-  const userId = userIdOfSession(session)
-  const user = userId === undefined ? undefined : await readUser(repository, userId)
-  if (typeof user?.email === 'string') {
-    return { email: user.email, email_verified: user.emailVerified === true }
-  }
-  const email = findTelecom(session.profile, 'email')
-  return email === undefined ? {} : { email, email_verified: false }
-}
-
-function findTelecom(profile: Resource, system: string): unknown {
-  const list = Array.isArray(profile.telecom) ? profile.telecom.filter(isObject) : []
-  return list.find((item) => item.system === system && item.value !== undefined)?.value
-}
-
-function addressClaim(profile: Resource): { formatted: string } | undefined {
-  const address = firstObject(profile.address)
-  if (address === undefined) return undefined
-  const { text, line, city, state, postalCode, country } = address
-  if (typeof text === 'string') return { formatted: text }
-  const lines = Array.isArray(line) ? line : []
-  const town = [city, state, postalCode].filter((part) => typeof part === 'string').join(', ')
-  const all = [...lines, town, country].filter((part) => typeof part === 'string' && part !== '')
-  return all.length === 0 ? undefined : { formatted: all.join('\n') }
-}
-
-function firstObject(value: unknown): Record<string, unknown> | undefined {
-  const first: unknown = Array.isArray(value) ? value[0] : undefined
-  return isObject(first) ? first : undefined
-}
-
-// The end of a session. https://openid.net/specs/openid-connect-rpinitiated-1_0.html
-
-/** Ends the caller's own Login. */
 async function logOut(services: Services, ctx: Context): Promise<void> {
   const { principal } = caller(ctx)
   const { loginId } = principal
@@ -204,13 +212,14 @@ async function logOut(services: Services, ctx: Context): Promise<void> {
   if (login !== undefined) await end(services, ctx, login)
 }
 
-/** A browser that follows a link: answers where it goes next. */
+/** Ends the session of a browser and returns its next address. */
 async function logOutBrowser(services: Services, ctx: Context): Promise<string> {
   const hint = text(ctx.query.id_token_hint)
-  // OpenID Connect RP-Initiated Logout §4: an expired hint is a hint all the same.
+  // OpenID Connect RP-Initiated Logout §4: an expired hint remains valid.
   const hinted = hint === undefined ? undefined : await services.tokens.readIdToken(hint)
   const logins = isNavigation(ctx, services.config) ? await loginsOfCookies(services, ctx) : []
-  const byHint = hinted === undefined ? undefined : await readLogin(services, hinted.loginId)
+  const found = hinted === undefined ? undefined : await readLogin(services, hinted.loginId)
+  const byHint = found !== undefined && isLoginInScope(services, found) ? found : undefined
   for (const login of byHint === undefined ? logins : [byHint]) await end(services, ctx, login)
   const [known] = byHint === undefined ? logins : [byHint]
   const clientId = text(ctx.query.client_id) ?? (known && loginClientId(known))
@@ -246,14 +255,19 @@ async function loginsOfCookies(services: Services, ctx: Context): Promise<Resour
     sessionCookies(ctx, services.config).map(async (cookie) => {
       const id = loginIdFromSecret(cookie)
       const login = id === undefined ? undefined : await readLogin(services, id)
-      return login !== undefined && matchesDigest(login.cookie, cookie) ? [login] : []
+      const isOpen = login !== undefined && matchesDigest(login.cookie, cookie)
+      return isOpen && isLoginInScope(services, login) ? [login] : []
     }),
   )
   return found.flat()
 }
 
+function isLoginInScope({ projectScope }: Services, login: Resource): boolean {
+  return isInScope(projectScope, { id: targetIn(login.project)?.id ?? '' })
+}
+
 async function end(services: Services, ctx: Context, login: Resource): Promise<void> {
-  await revokeLogin(services, login.id ?? '')
+  await revokeLogin(services, login)
   const clientId = loginClientId(login)
   if (clientId !== undefined) clearCookie(ctx, services.config, sessionCookie(clientId))
   audit(services, ctx, {
@@ -261,7 +275,7 @@ async function end(services: Services, ctx: Context, login: Resource): Promise<v
     outcome: '0',
     what: 'Logout',
     who: referenceIn(login.user),
-    projectId: parseReference(referenceIn(login.project))?.id,
+    projectId: targetIn(login.project)?.id,
   })
 }
 
@@ -276,7 +290,7 @@ interface Introspection {
   readonly authenticate: Middleware
 }
 
-/** Only tokens of the caller's Project are described. Errors: `invalid_client`, 401. */
+/** Describes only tokens of the caller's Project. Errors: `invalid_client`, 401. */
 async function introspect(
   services: Services,
   keys: ClientKeys,
@@ -284,41 +298,42 @@ async function introspect(
   { form, authenticate }: Introspection,
 ): Promise<Record<string, unknown>> {
   const asking = await askingPrincipal(services, keys, ctx, { form, authenticate })
-  const { tokens, principals, config } = services
+  const { tokens, principals } = services
   const claims = await tokens.verify(requiredParameter(form, 'token'))
   if (typeof claims !== 'object') return { active: false }
   const session = await principals.forLogin(claims.loginId)
   if (session === undefined) return { active: false }
   const isOurs =
     asking === undefined || asking.isSuperAdmin || asking.project.id === session.project.id
-  if (!isOurs) return { active: false }
+  if (!isOurs || !isInScope(services.projectScope, session.project)) return { active: false }
   const { patient } = session.principal
   const encounter = session.login?.encounter
   return {
     active: true,
     iat: claims.issuedAt,
     exp: claims.expiresAt,
-    iss: config.baseUrl,
-    aud: config.baseUrl,
+    iss: claims.issuer,
+    aud: claims.issuer,
     sub: claims.subject,
     username: claims.subject,
     client_id: claims.clientId,
     scope: claims.scope,
     token_type: 'Bearer',
+    ...confirmation(claims),
     ...(patient === undefined ? {} : { patient }),
     ...(encounter === undefined ? {} : { encounter: referenceId(encounter) }),
-    fhirUser: `${config.baseUrl}fhir/R4/${claims.profile}`,
+    fhirUser: absoluteUrl(services, claims.profile),
   }
 }
 
-/** Undefined when everybody may ask. */
+/** Returns undefined if introspection is open to all. */
 async function askingPrincipal(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
   { form, authenticate }: Introspection,
 ): Promise<Principal | undefined> {
-  const given = readClientCredentials(ctx, form)
+  const given = readClientCredentials(services, ctx, form)
   if (hasClientProof(given)) {
     return (await requireClientSession(services, keys, ctx, given)).principal
   }
@@ -327,12 +342,15 @@ async function askingPrincipal(
     return caller(ctx).principal
   }
   if (services.config.introspectionOpen) return undefined
+  if (given.id !== undefined && given.certificate !== undefined) {
+    return (await requireClientSession(services, keys, ctx, given)).principal
+  }
   throw new OAuthError('invalid_client', 'Missing client credentials', 401, {
-    'WWW-Authenticate': `Basic realm="${services.config.baseUrl}"`,
+    'WWW-Authenticate': `Basic realm="${serviceUrl(services)}"`,
   })
 }
 
-/** Unknown tokens and those of other clients are no error. Errors: `invalid_client`. */
+/** Ignores unknown tokens and those of other clients. Errors: `invalid_client`. */
 async function revoke(
   services: Services,
   keys: ClientKeys,
@@ -340,16 +358,17 @@ async function revoke(
   form: URLSearchParams,
 ): Promise<void> {
   const token = requiredParameter(form, 'token')
-  const given = readClientCredentials(ctx, form)
+  const given = readClientCredentials(services, ctx, form)
   if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
   const client = await findClient(services, given.id)
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
-  if (hasClientProof(given) || ownsCredentials(client))
+  if (hasClientProof(given, client) || ownsCredentials(client))
     await verifyClientProof(services, keys, client, given)
   const loginId = await loginOfToken(services, token)
   const login = loginId === undefined ? undefined : await readLogin(services, loginId)
-  if (loginId === undefined || login === undefined || loginClientId(login) !== client.id) return
-  await revokeLogin(services, loginId)
+  if (login === undefined || loginClientId(login) !== client.id) return
+  if (!isLoginInScope(services, login)) return
+  await revokeLogin(services, login)
   const who = `ClientApplication/${client.id}`
   const projectId = client.meta?.project
   audit(services, ctx, { kind: 'logout', outcome: '0', what: 'Token revoked', who, projectId })

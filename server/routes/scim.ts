@@ -1,50 +1,73 @@
 /** `/scim/v2/Users`, with the media type and the error object of RFC 7644. */
 
-import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
-import { badRequest, forbidden, HttpError, notFound } from '../../shared/core/errors.ts'
-import {
-  parseReference,
-  type Resource,
-  referenceIn,
-  referenceTo,
-} from '../../shared/fhir/resource.ts'
-import type { Session } from '../../shared/identity/principals.ts'
-import { notifyOldAddress } from '../../shared/operations/projects/update-email.ts'
-import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
-import { PROFILE_TYPES } from '../../shared/projects/invitation.ts'
-import { newEmailChanges, requireUnlessLimited } from '../../shared/projects/ownership.ts'
-import { systemPrincipalFor } from '../../shared/projects/provision.ts'
-import { projectOfUser } from '../../shared/projects/users.ts'
-import { recordChange } from '../../shared/request/admin-audit.ts'
-import type { Services } from '../../shared/request/services.ts'
-import { parseSearch } from '../../shared/search/language/search.ts'
-import { escapeValue } from '../../shared/search/language/values.ts'
-import type { Transaction } from '../../shared/store/repository.ts'
-import { parseVersion } from '../../shared/store/rows/rows.ts'
+import { HttpError } from '../../shared/core/errors.ts'
 import { readJsonObject } from '../http/body.ts'
 import { type Context, type Middleware, type Web, writer } from '../http/context.ts'
 import { idempotentRequests } from '../middleware/once.ts'
-import { readMember, removeMember } from '../projects/admin/members.ts'
-import { patchScimUser } from '../projects/scim/patch.ts'
 import {
-  profileName,
-  readScimUser,
-  type ScimName,
-  type ScimUser,
-  scimError,
-  toScimName,
-  toScimUser,
-  withProfileName,
-} from '../projects/scim/user.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+  createUser,
+  listUsers,
+  patchUser,
+  readUser,
+  removeUser,
+  replaceUser,
+  type ScimCall,
+} from '../projects/scim/users.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+
+const SCIM = 'RFC 7644. A user is a membership of the project.'
+const TEXTS: RouteTexts = {
+  'GET /Users': {
+    summary: 'List users',
+    description: SCIM,
+    query: {
+      filter: 'text: userName eq "…"',
+      startIndex: 'whole: From 1',
+      count: 'whole: So many',
+    },
+    answer: 'application/scim+json',
+  },
+  'POST /Users': {
+    summary: 'Create a user',
+    description: SCIM,
+    body: 'application/scim+json',
+    example: {
+      schemas: ['urn:ietf:params:scim:schemas:core:2.0:User'],
+      userName: 'grace@example.org',
+      name: { givenName: 'Grace', familyName: 'Hopper' },
+      emails: [{ value: 'grace@example.org' }],
+      userType: 'Practitioner',
+    },
+    answer: 'application/scim+json',
+    status: 201,
+  },
+  'GET /Users/:id': {
+    summary: 'Read a user',
+    description: SCIM,
+    answer: 'application/scim+json',
+  },
+  'PUT /Users/:id': {
+    summary: 'Replace a user',
+    description: SCIM,
+    body: 'application/scim+json',
+    answer: 'application/scim+json',
+  },
+  'PATCH /Users/:id': {
+    summary: 'Change a user',
+    description: `${SCIM} \`active\` false removes the membership.`,
+    body: 'application/scim+json',
+    answer: 'application/scim+json',
+  },
+  'DELETE /Users/:id': { summary: 'Remove a user', description: SCIM, status: 204 },
+}
 
 const SCIM_JSON = 'application/scim+json; charset=utf-8'
 
 export function scimRoutes(web: Web): RouteFamily {
   const { services } = web
-  const { maxBodyBytes } = services.config
   const routes = createRoutes({
     prefix: '/scim/v2',
+    texts: TEXTS,
     outside: [scimErrors],
     inside: [idempotentRequests(web)],
   })
@@ -57,7 +80,7 @@ export function scimRoutes(web: Web): RouteFamily {
     sendScim(ctx, 200, await listUsers(toScimCall(ctx), new URLSearchParams(ctx.querystring)))
   })
   routes.post('/Users', 'administrator', async (ctx) => {
-    const user = await createUser(toScimCall(ctx), await readJsonObject(ctx, maxBodyBytes))
+    const user = await createUser(toScimCall(ctx), await readJsonObject(ctx))
     ctx.set('Location', user.meta.location)
     sendScim(ctx, 201, user)
   })
@@ -65,11 +88,11 @@ export function scimRoutes(web: Web): RouteFamily {
     sendScim(ctx, 200, await readUser(toScimCall(ctx), ctx.params.id ?? ''))
   })
   routes.put('/Users/:id', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
+    const body = await readJsonObject(ctx)
     sendScim(ctx, 200, await replaceUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.patch('/Users/:id', 'administrator', async (ctx) => {
-    const body = await readJsonObject(ctx, maxBodyBytes)
+    const body = await readJsonObject(ctx)
     sendScim(ctx, 200, await patchUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.delete('/Users/:id', 'administrator', async (ctx) => {
@@ -97,7 +120,7 @@ const scimErrors: Middleware = async (ctx, next) => {
   }
 }
 
-/** Bodies that are no JSON, or are JSON in two minds, have no type of their own. */
+/** Returns the SCIM error type, if any. */
 function scimErrorType({ status, outcome }: HttpError): object {
   if (status === 409) return { scimType: 'uniqueness' }
   if (status !== 400) return {}
@@ -110,284 +133,4 @@ function sendScim(ctx: Context, status: number, body: object): void {
   ctx.status = status
   ctx.set('Content-Type', SCIM_JSON)
   ctx.body = JSON.stringify(body)
-}
-
-// SCIM users of the caller's Project. https://datatracker.ietf.org/doc/html/rfc7644#section-3
-
-const TYPE = 'ProjectMembership'
-const HUMANS = 'ClientApplication,Bot'
-const MOST = 1000
-const FILTER = /^\s*(userName|externalId|emails\.value|emails)\s+eq\s+("(?:[^"\\]|\\.)*")\s*$/i
-
-/** The caller of a SCIM route. */
-interface ScimCall {
-  readonly services: Services
-  readonly caller: Principal
-  readonly session: Session
-}
-
-/** A member, its user, and the name it is known by here. */
-interface Person {
-  readonly membership: Resource
-  readonly user: Resource
-  readonly profile: Resource | undefined
-  readonly name: ScimName
-}
-
-/** Errors: 403. */
-function requireAdmin({ caller }: ScimCall): void {
-  if (!caller.isProjectAdmin) throw forbidden()
-}
-
-/** A page of members, by `filter`, `startIndex` (from 1) and `count`. Errors: 400, 403. */
-async function listUsers(call: ScimCall, query: URLSearchParams) {
-  requireAdmin(call)
-  requireUnlessLimited(call.caller, [TYPE, 'search'])
-  const startIndex = Math.max(1, parseWholeNumber(query, 'startIndex') ?? 1)
-  const count = Math.min(parseWholeNumber(query, 'count') ?? 100, MOST)
-  const filter = query.get('filter')
-  const { people, total } =
-    filter === null
-      ? await searchMembers(call, { _count: String(count), _offset: String(startIndex - 1) })
-      : await filtered(call, filter, startIndex, count)
-  return {
-    schemas: ['urn:ietf:params:scim:api:messages:2.0:ListResponse'],
-    totalResults: total,
-    startIndex,
-    itemsPerPage: people.length,
-    Resources: people.map((person) => shown(call, person)),
-  }
-}
-
-/** Errors: 400, 403, 409. */
-async function createUser(call: ScimCall, body: unknown) {
-  const { services, caller, session } = call
-  requireAdmin(call)
-  const user = readScimUser(body)
-  const { userName, externalId, givenName, familyName, userType = 'Practitioner', active } = user
-  if (!PROFILE_TYPES.some((type) => type === userType)) {
-    throw badRequest(`userType must be one of ${PROFILE_TYPES.join(', ')}`, 'userType')
-  }
-  if (userType === 'Patient' && session.project.defaultPatientAccessPolicy === undefined) {
-    throw badRequest('Project has no defaultPatientAccessPolicy', 'userType')
-  }
-  const { membership } = await inviteMember(services, caller, {
-    user: sessionUser(session),
-    projectId: caller.project.id,
-    body: {
-      resourceType: userType,
-      firstName: givenName,
-      lastName: familyName,
-      email: user.email,
-      sendEmail: false,
-      membership: { userName, externalId, active },
-    },
-  })
-  return shown(call, await toPerson(call, parseVersion(membership)))
-}
-
-/** Errors: 403, 404. */
-async function readUser(call: ScimCall, id: string) {
-  return shown(call, await read(call, id))
-}
-
-/** Errors: 400, 403, 404, 409. */
-async function replaceUser(call: ScimCall, id: string, body: unknown) {
-  return await write(call, await read(call, id), readScimUser(body))
-}
-
-/** Errors: 400, 403, 404, 409. */
-async function patchUser(call: ScimCall, id: string, body: unknown) {
-  const person = await read(call, id)
-  const { externalId, userName } = person.membership
-  // The shown user has substitutes for missing fields; the patch applies to the stored ones.
-  const current = { ...shown(call, person), externalId, userName }
-  return await write(call, person, readScimUser(patchScimUser(current, body)))
-}
-
-/** Its membership alone. Errors: 400 for the owner, 403, 404. */
-async function removeUser(call: ScimCall, id: string): Promise<void> {
-  await read(call, id)
-  const { services, caller } = call
-  await removeMember(services, caller, { projectId: caller.project.id, id }, {})
-}
-
-async function read(call: ScimCall, id: string): Promise<Person> {
-  requireAdmin(call)
-  const { services, caller } = call
-  const found = await readMember(services, caller, { projectId: caller.project.id, id })
-  const membership = parseVersion(found)
-  const type = parseReference(referenceIn(membership.profile))?.type ?? ''
-  if (HUMANS.split(',').includes(type)) throw notFound()
-  return await toPerson(call, membership)
-}
-
-/**
- * The name is that of the profile, and of a User of the Project. A server scoped User is its owner's: its address cannot
- * change here, and what it is called elsewhere stays.
- */
-async function write(call: ScimCall, person: Person, next: ScimUser) {
-  const { services, caller } = call
-  const { membership, user, profile } = person
-  requireUnlessLimited(caller, [TYPE, 'update'], ['User', 'update'])
-  const isOwn = projectOfUser(user) === caller.project.id
-  if (!isOwn && next.email !== undefined && next.email !== user.email) {
-    const text = 'The e-mail address of a server scoped user cannot be changed'
-    throw scimError('mutability', text, 'emails')
-  }
-  const type = parseReference(referenceIn(membership.profile))?.type
-  if (next.userType !== undefined && next.userType !== type) {
-    throw scimError('mutability', 'userType is the type of the profile, which stays', 'userType')
-  }
-  const name = nameAfter(person, next)
-  if (!isOwn && profile === undefined && name !== person.name) {
-    throw scimError('mutability', 'The profile is gone, and its name with it', 'name')
-  }
-  const changed = await services.repository.transaction(async (inside) => {
-    const written = isOwn ? await writeUser(inside, call, user, { ...next, ...name }) : user
-    if (profile !== undefined && name !== person.name) {
-      const target = { type: profile.resourceType, id: profile.id ?? '' }
-      await inside.patch(caller, target, (current) => withProfileName(current, name))
-    }
-    const fields = { userName: next.userName, externalId: next.externalId }
-    const { active = membership.active } = next
-    const result = await inside.patch(
-      { ...caller, rules: undefined },
-      { type: TYPE, id: membership.id ?? '' },
-      (current) => withValues(current, { ...fields, active }),
-    )
-    await recordChange(inside, caller, {
-      project: caller.project,
-      interaction: 'update',
-      target: referenceTo(membership),
-    })
-    return { membership: parseVersion(result), user: written, profile, name }
-  })
-  return shown(call, changed)
-}
-
-/** The name after the change; a part that is not given stays. */
-function nameAfter({ name }: Person, { givenName, familyName }: ScimUser): ScimName {
-  const next = {
-    givenName: givenName ?? name.givenName,
-    familyName: familyName ?? name.familyName,
-  }
-  return isSameName(name, next) ? name : next
-}
-
-function isSameName(a: ScimName, b: ScimName): boolean {
-  return a.givenName === b.givenName && a.familyName === b.familyName
-}
-
-async function writeUser(
-  inside: Transaction,
-  { services, caller }: ScimCall,
-  user: Resource,
-  { givenName, familyName, email }: ScimName & Pick<ScimUser, 'email'>,
-): Promise<Resource> {
-  const isNew = email !== undefined && email !== user.email
-  const names = { firstName: givenName, lastName: familyName }
-  const written = await inside.patch(
-    systemPrincipalFor(caller),
-    { type: 'User', id: user.id ?? '' },
-    (current) =>
-      withValues(current, isNew ? { ...names, ...newEmailChanges(current, email) } : names),
-  )
-  if (isNew)
-    await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })
-  return parseVersion(written)
-}
-
-function withValues(resource: Resource, values: Readonly<Record<string, unknown>>): Resource {
-  const members = Object.entries({ ...resource, ...values })
-  // Safe: `resourceType` is never among the values.
-  return Object.fromEntries(members.filter(([, value]) => value !== undefined)) as Resource
-}
-
-async function filtered(call: ScimCall, filter: string, startIndex: number, count: number) {
-  const [, attribute = '', quoted = ''] = FILTER.exec(filter) ?? []
-  if (attribute === '') throw badRequest(`Invalid filter: ${filter.slice(0, 100)}`)
-  const value = escapeValue(String(JSON.parse(quoted)))
-  const byEmail = () => searchMembers(call, { 'user:User.email:exact': value.toLowerCase() })
-  const found =
-    attribute.toLowerCase() === 'externalid'
-      ? (await searchMembers(call, { 'external-id:exact': value })).people
-      : attribute.toLowerCase() === 'username'
-        ? [
-            ...(await namedPeople(call, String(JSON.parse(quoted)))),
-            // A member without a name is found by the address.
-            ...(await byEmail()).people.filter(({ membership }) => !membership.userName),
-          ]
-        : (await byEmail()).people
-  return { people: found.slice(startIndex - 1, startIndex - 1 + count), total: found.length }
-}
-
-const MOST_NAMESAKES = '1000'
-
-/** User names are the same whatever their case: RFC 7643 §4.1.1. */
-async function namedPeople(call: ScimCall, name: string): Promise<readonly Person[]> {
-  const terms = { 'user-name': escapeValue(name), _count: MOST_NAMESAKES }
-  const { people } = await searchMembers(call, terms)
-  const wanted = name.toLowerCase()
-  return people.filter(({ membership }) => String(membership.userName).toLowerCase() === wanted)
-}
-
-async function searchMembers(call: ScimCall, terms: Readonly<Record<string, string>>) {
-  const { services, caller } = call
-  const query = new URLSearchParams({
-    project: `Project/${caller.project.id}`,
-    'profile-type:not': HUMANS,
-    _sort: '_lastUpdated',
-    _total: 'accurate',
-    ...terms,
-  })
-  // A project admin does not see server scoped users, but may know the members' addresses.
-  const service = systemPrincipal(caller.project)
-  const request = parseSearch(TYPE, query, { fhirUrl: `${services.config.baseUrl}fhir/R4/` })
-  const page = await services.repository.search(service, request)
-  const people = await toPeople(call, page.versions.map(parseVersion))
-  return { people, total: page.total ?? people.length }
-}
-
-async function toPerson(call: ScimCall, membership: Resource): Promise<Person> {
-  const [person] = await toPeople(call, [membership])
-  if (person === undefined) throw notFound()
-  return person
-}
-
-/** One statement for all. */
-async function toPeople(
-  { services, caller }: ScimCall,
-  memberships: readonly Resource[],
-): Promise<Person[]> {
-  if (memberships.length === 0) return []
-  const references = memberships.map(
-    ({ user }) => parseReference(referenceIn(user)) ?? { type: 'User', id: '-' },
-  )
-  const profiles = memberships.map(
-    ({ profile }) => parseReference(referenceIn(profile)) ?? { type: 'Practitioner', id: '-' },
-  )
-  const asked = [...references, ...profiles]
-  const found = await services.repository.readMany(systemPrincipalFor(caller), asked)
-  const resources = found.map((version) =>
-    version?.content === undefined ? undefined : parseVersion(version),
-  )
-  return memberships.map((membership, i) => {
-    const user = resources[i] ?? { resourceType: 'User' }
-    const profile = resources[memberships.length + i]
-    // A Project does not learn the names that a server scoped User has elsewhere.
-    const isOwn = projectOfUser(user) === caller.project.id
-    return { membership, user, profile, name: isOwn ? toScimName(user) : profileName(profile) }
-  })
-}
-
-function shown({ services }: ScimCall, { membership, user, name }: Omit<Person, 'profile'>) {
-  return toScimUser(membership, user, name, services.config.baseUrl)
-}
-
-function parseWholeNumber(query: URLSearchParams, name: string): number | undefined {
-  const text = query.get(name)
-  if (text === null || text === '') return undefined
-  if (!/^-?\d{1,9}$/.test(text)) throw badRequest(`${name} must be a whole number`)
-  return Math.max(0, Number(text))
 }

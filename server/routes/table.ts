@@ -1,13 +1,14 @@
 /**
- * Routes as data. Each says in its own line who may call it, and the app serves no others: one router is made of
- * all of them, and what stands in front of a handler follows from its line. Paths have one spelling
- * (middleware/requests.ts), which the router compares as it is.
+ * Routes as data. Each declares its access in its own line, and the app serves no others: one router is built from
+ * all, with middleware derived from each line. Paths are normalized first (middleware/requests.ts), so the router
+ * compares them as they are.
  */
 import Router, { type RouterMiddleware } from '@koa/router'
+import type { CallText } from '../../shared/request/request.ts'
 import type { Middleware, State } from '../http/context.ts'
 import { type Access, requireAccess } from '../middleware/access.ts'
 
-export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 type Handler = RouterMiddleware<State>
 
@@ -15,7 +16,9 @@ export interface Route {
   readonly methods: readonly Method[]
   readonly path: string
   readonly access: Access
-  /** Runs in this order: `outside`, the check of the caller, `inside`, `handler`. */
+  /** Part of the API description by method. */
+  readonly texts: Readonly<Record<string, CallText>>
+  /** Order: `outside`, access check, `inside`, `handler`. */
   readonly outside: readonly Middleware[]
   readonly inside: readonly Middleware[]
   readonly handler: Handler
@@ -23,7 +26,6 @@ export interface Route {
 
 type Add = (path: string | readonly string[], access: Access, handler: Handler) => void
 
-/** Routes below one prefix. */
 export interface RouteFamily {
   readonly routes: readonly Route[]
   readonly get: Add
@@ -34,19 +36,28 @@ export interface RouteFamily {
   on(methods: readonly Method[], ...line: Parameters<Add>): void
 }
 
+/** By method and path after the prefix, as in the route's line: `POST /users/:id`. */
+export type RouteTexts = Readonly<Record<string, CallText>>
+
 interface Common {
   readonly prefix?: string
-  /** Sees failures of the caller's check, too. */
+  readonly texts?: RouteTexts
+  /** For all routes missing in `texts`. */
+  readonly text?: CallText
+  /** Also sees errors of the access check. */
   readonly outside?: readonly Middleware[]
-  /** Has a caller, where the route asks for one. */
+  /** Runs after the access check. */
   readonly inside?: readonly Middleware[]
 }
 
-export function createRoutes({ prefix = '', outside = [], inside = [] }: Common = {}): RouteFamily {
+/** Throws for a route without a text. */
+export function createRoutes(common: Common): RouteFamily {
+  const { prefix = '', outside = [], inside = [] } = common
   const routes: Route[] = []
   const on: RouteFamily['on'] = (methods, path, access, handler) => {
     for (const end of [path].flat()) {
-      routes.push({ methods, path: `${prefix}${end}`, access, outside, inside, handler })
+      const texts = textsFor(common, methods, end)
+      routes.push({ methods, path: `${prefix}${end}`, access, texts, outside, inside, handler })
     }
   }
   const by =
@@ -62,6 +73,15 @@ export function createRoutes({ prefix = '', outside = [], inside = [] }: Common 
     patch: by('PATCH'),
     delete: by('DELETE'),
   }
+}
+
+function textsFor({ texts = {}, text }: Common, methods: readonly Method[], path: string) {
+  const found = methods.map((method) => {
+    const own = texts[`${method} ${path}`] ?? text
+    if (own === undefined) throw new Error(`A route carries no text: ${method} ${path}`)
+    return [method, own] as const
+  })
+  return Object.fromEntries(found)
 }
 
 /** Throws for a route without a mark. */

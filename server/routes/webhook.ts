@@ -1,4 +1,4 @@
-/** `/webhook/{membership}`: runs a Bot for whoever knows the address. */
+/** `/webhook/{membership}`: runs a Bot without authentication; the address is the secret. */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FoundBot, requireCode, toActing, toFoundBot } from '../../shared/bots/bot.ts'
@@ -8,21 +8,36 @@ import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import { createLimiter, rateLimitItem, retryAfterSeconds } from '../../shared/redis/limiter.ts'
-import { readQuery } from '../../shared/request/negotiate.ts'
 import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { readBody } from '../http/body.ts'
-import type { Context, Web } from '../http/context.ts'
+import { type Context, requestIn, type Web } from '../http/context.ts'
 import { send } from '../http/send.ts'
 import { disconnectSignal } from '../middleware/failures.ts'
-import { createRoutes, type RouteFamily } from './table.ts'
+import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
+
+const TEXTS: RouteTexts = {
+  'GET /webhook/:id': {
+    summary: 'Call a bot by a web hook',
+    description:
+      'The id is that of the membership of a bot with `publicWebhook`; the query is its input.',
+    answer: '*/*',
+  },
+  'POST /webhook/:id': {
+    summary: 'Call a bot by a web hook with a body',
+    description:
+      'The id is that of the membership of a bot with `publicWebhook`. The bot verifies signatures of `event.rawBody`.',
+    body: '*/*',
+    answer: '*/*',
+  },
+}
 
 const RUNS_PER_MINUTE = 600
 
-export function webhookRoutes({ services }: Web): RouteFamily {
+export function webhookRoutes({ services, large }: Web): RouteFamily {
   const { config, redis, log } = services
   const limiter = createLimiter('webhook', redis, log)
-  const routes = createRoutes()
+  const routes = createRoutes({ texts: TEXTS })
 
   const serve = async (ctx: Context, id: string) => {
     const spent = limiter.spend(id, 1, RUNS_PER_MINUTE)
@@ -33,19 +48,13 @@ export function webhookRoutes({ services }: Web): RouteFamily {
         rateLimitItem('webhook', spent),
       )
     }
-    const { requestId, traceId } = ctx.state
-    const request = {
-      method: ctx.method === 'POST' ? 'POST' : 'GET',
-      path: ctx.path.slice(1),
-      query: readQuery(ctx.querystring),
-      // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
-      headers: ctx.req.headers as Record<string, string | undefined>,
-      body: await readBody(ctx, config.maxBodyBytes),
-      requestId,
-      traceId,
-      signal: disconnectSignal(ctx),
-    }
-    await send(ctx, await runWebhook(services, id, request))
+    const body = await readBody(ctx, config.maxBodyBytes)
+    const request = { ...requestIn(ctx, ctx.path.slice(1), body), signal: disconnectSignal(ctx) }
+    const isLarge = large !== undefined && (body?.length ?? 0) > config.largeBodyBytes
+    const reply = isLarge
+      ? large.handleRequest({ webhook: id }, request)
+      : runWebhook(services, id, request)
+    await send(ctx, await reply)
   }
 
   routes.on(['GET', 'POST'], '/webhook/:id', 'address', async (ctx) => {
@@ -53,7 +62,7 @@ export function webhookRoutes({ services }: Web): RouteFamily {
       await serve(ctx, ctx.params.id ?? '')
     } catch (error) {
       if (!(error instanceof HttpError) || error.status !== 403) throw error
-      // Senders of web hooks read no outcomes.
+      // Senders of web hooks ignore outcomes.
       ctx.status = 403
       ctx.body = 'Forbidden'
     }
@@ -62,7 +71,7 @@ export function webhookRoutes({ services }: Web): RouteFamily {
 }
 
 /** Errors: 404, 403, and those of `$execute`. */
-async function runWebhook(
+export async function runWebhook(
   services: Services,
   membershipId: string,
   request: FhirRequest,
@@ -89,7 +98,10 @@ async function runWebhook(
   return await runBot(call, job, found)
 }
 
-/** Read anew: a deploy is in use at once. Its member may do more than everybody if no policy says what. */
+/**
+ * Reads the Bot on each call, so that a deploy takes effect at once. Requires a policy: without one, anonymous
+ * callers would act with unrestricted rights. Errors: 403.
+ */
 async function readWebhookBot(
   { repository }: Services,
   { principal, policies }: Session,

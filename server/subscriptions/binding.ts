@@ -1,8 +1,8 @@
-/** A Subscription on a web socket, with the login that it was bound by. */
+/** A Subscription bound to a web socket, and the login that bound it. */
 
 import { randomUUID } from 'node:crypto'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
-import { isAllowedFrom, type Principal } from '../../shared/access/principal.ts'
+import type { Principal } from '../../shared/access/principal.ts'
 import { readSubscription, type SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { issue, outcome } from '../../shared/core/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
@@ -22,6 +22,7 @@ import {
   type SocketWatch,
   visibleSubscription,
 } from '../../shared/subscriptions/store-socket-subscriptions.ts'
+import { parseMessage } from '../http/web-sockets.ts'
 
 export interface Binding {
   readonly subscription: SocketSubscription
@@ -29,15 +30,13 @@ export interface Binding {
   readonly watch: SocketWatch
   readonly claims: TokenClaims
   readonly address: string
-  /** Notifications so far. */
   sent: number
-  /** Notifications that are on their way. */
   waiting: number
-  /** Settles when all before it are sent: they go out in their order. */
+  /** Settles after all earlier ones are sent, which keeps their order. */
   last: Promise<void>
 }
 
-/** Reads the Principal that a socket is bound for; undefined when the login or its rights have ended. */
+/** Returns the Principal of a binding; undefined when the login or its rights have ended. */
 async function resolveBoundPrincipal(
   { principals }: Services,
   { loginId, scope }: TokenClaims,
@@ -46,10 +45,10 @@ async function resolveBoundPrincipal(
   const session = await principals.forLogin(loginId)
   if (session === undefined) return undefined
   const { principal } = narrowSession(session, { scope, patient: session.principal.patient })
-  return isAllowedFrom(principal.ipRules, address) ? principal : undefined
+  return principal.allowsAddress?.(address) === false ? undefined : principal
 }
 
-/** A text says why it cannot be bound. */
+/** Returns the binding, or a text with the reason for rejecting it. */
 export async function bindSubscription(
   services: Services,
   claims: TokenClaims,
@@ -85,7 +84,7 @@ export async function bindSubscription(
   }
 }
 
-/** The text of a notification; undefined when this one may not be sent, `ended` when none may any more. */
+/** Returns the text of a notification; undefined if it may not be sent, `ended` if none may be sent any more. */
 export async function notificationFor(
   services: Services,
   binding: Binding,
@@ -117,22 +116,14 @@ export type ClientMessage =
 
 export const PONG = '{"type":"pong"}'
 
-/** Undefined for anything else than what a client may say. */
+/** Returns undefined for invalid messages. */
 export function readMessage(text: string): ClientMessage | undefined {
-  const message = parsed(text)
+  const message = parseMessage(text)
   if (!isObject(message)) return undefined
   if (message.type === 'ping') return { type: 'ping' }
   if (message.type !== 'bind-with-token' && message.type !== 'unbind-from-token') return undefined
   const token = isObject(message.payload) ? message.payload.token : undefined
   return typeof token === 'string' ? { type: message.type, token } : undefined
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 export function bindErrorMessage(text: string): string {
@@ -143,7 +134,6 @@ export function handshake(subscription: string): string {
   return bundle([entry(status('handshake', subscription))])
 }
 
-/** One entry a Subscription. */
 export function heartbeat(subscriptions: readonly string[]): string {
   return bundle(subscriptions.map((id) => entry(status('heartbeat', id))))
 }
@@ -156,7 +146,7 @@ interface NotifiedEvent {
 }
 
 /**
- * `body` is the resource as JSON text; of a deletion its last version.
+ * `body` is the resource as JSON text, for a deletion its last version.
  * https://hl7.org/fhir/uv/subscriptions-backport/notifications.html
  */
 function eventNotification(

@@ -1,6 +1,6 @@
 /**
- * The bindings of this process: notifications come in from Redis and go out on their sockets, and what
- * is bound is renewed in Redis and PostgreSQL for as long as it is.
+ * The bindings of this process: forwards notifications from Redis to their sockets, and renews the bindings in Redis
+ * and PostgreSQL while they last.
  */
 
 import type { Services } from '../../shared/request/services.ts'
@@ -12,41 +12,37 @@ import {
 import { renewSubscriptions, watch } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
-/** A receiver of notifications, until `end`. */
 export interface Listener {
   readonly binding: Binding
   send(text: string): void
-  /** The binding has ended by itself. */
   end(): void
-  /** More waits than the socket takes, or something may have passed it by. */
+  /** The socket is too slow, or notifications may have been lost. */
   overflow(): void
 }
 
-/** The listeners of a Subscription. */
 interface Bound {
   readonly listeners: Set<Listener>
   readonly listening: Promise<{ close(): Promise<void> }>
 }
 
 const RENEW_MS = 30_000
-/** Two renewals may fail. */
+/** Tolerates two failed renewals. */
 const LIVES_MS = 90_000
 const MOST_WAITING = 1000
 
 export class Hub {
   #bindings = 0
   #hasGap = false
-  /** In milliseconds of this process. */
+  /** Milliseconds of this process. */
   #renewedAt = performance.now()
   readonly #services: Services
-  /** By the id of the Subscription. */
   readonly #bound = new Map<string, Bound>()
   readonly #gaps: { close(): void }
   readonly #timer: NodeJS.Timeout
 
   constructor(services: Services) {
     this.#services = services
-    // Redis keeps nothing that was published meanwhile.
+    // Redis does not keep messages published during a gap.
     this.#gaps = services.bus.onGap(() => this.#overflowAll())
     this.#timer = setInterval(() => this.#renewAll(), RENEW_MS)
   }
@@ -55,14 +51,14 @@ export class Hub {
     return this.#bindings
   }
 
-  /** Changes from here on are reported. Errors: those of Redis and PostgreSQL, and nothing is added. */
+  /** Adds a listener, which gets all later changes. Errors: those of Redis and PostgreSQL; then nothing is added. */
   async add(listener: Listener): Promise<void> {
     const { id } = listener.binding.subscription
     const bound = this.#bound.get(id) ?? this.#listen(id)
     bound.listeners.add(listener)
     this.#bindings += 1
     try {
-      // Listening comes before the registration, so that no notification falls between them.
+      // Listening starts before the registration, so that no notification is lost in between.
       await bound.listening
       await this.#renew([listener.binding])
     } catch (error) {
@@ -71,7 +67,7 @@ export class Hub {
     }
   }
 
-  /** Ends them, and their Subscriptions where nobody else is bound to them here. */
+  /** Ends the listeners, and the bindings of Subscriptions left without any. */
   async remove(leaving: readonly Listener[]): Promise<void> {
     const last = leaving.filter((listener) => this.#drop(listener))
     const ended = last.map(({ binding }) => binding.subscription)
@@ -97,7 +93,7 @@ export class Hub {
     return bound
   }
 
-  /** Clients that are closed bind again, and ask for what they have missed. */
+  /** Closes all sockets; clients bind again and request missed notifications. */
   #overflowAll(): void {
     this.#hasGap = false
     for (const { listeners } of this.#bound.values()) {
@@ -128,7 +124,7 @@ export class Hub {
     })
   }
 
-  /** True when nobody else here is bound to its Subscription. */
+  /** Removes a listener. True if it was the last one here of its Subscription. */
   #drop(listener: Listener): boolean {
     const { id } = listener.binding.subscription
     const bound = this.#bound.get(id)
@@ -140,14 +136,14 @@ export class Hub {
     return true
   }
 
-  /** Workers match nothing with a binding that was not renewed in time. */
+  /** Workers ignore bindings not renewed in time. */
   #renewAll(): void {
     const startedAt = performance.now()
     if (startedAt - this.#renewedAt > LIVES_MS) this.#hasGap = true
     const bound = [...this.#bound.values()].flatMap(
       ({ listeners: [first] }) => first?.binding ?? [],
     )
-    // The connections themselves log that Redis or PostgreSQL is away.
+    // The connections log outages of Redis and PostgreSQL.
     this.#renew(bound)
       .then(() => {
         this.#renewedAt = startedAt

@@ -5,13 +5,14 @@
 import { invalid, issue } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
 import { fillText, parseCriteria, policyVariables, type Variables } from './criteria.ts'
 import {
   type Grant,
   INTERACTIONS,
   type Interaction,
+  plainGrant,
   READONLY,
   type Rules,
   type WriteConstraint,
@@ -38,7 +39,7 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
   const warnings: string[] = []
   const named = new Set<unknown>()
   for (const { policy, variables } of items) {
-    for (const [index, entry] of policyEntries(policy).entries()) {
+    for (const [index, entry] of asArray(policy.resource).entries()) {
       const source = `AccessPolicy/${policy.id} entry ${index}`
       if (isObject(entry)) named.add(entry.resourceType)
       try {
@@ -55,30 +56,6 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
   return { rules: { grants }, warnings }
 }
 
-function policyEntries(policy: Resource): readonly unknown[] {
-  return Array.isArray(policy.resource) ? policy.resource : []
-}
-
-/** Grants every resource of a type, or of all types for `*`. */
-export function plainGrant(
-  type: string,
-  interactions: readonly Interaction[],
-  source: string,
-): Grant {
-  return {
-    source,
-    type,
-    interactions: new Set(interactions),
-    criteria: [],
-    criteriaTexts: [],
-    hidden: [],
-    readonly: [],
-    constraints: [],
-    account: undefined,
-    isNamed: false,
-  }
-}
-
 function compileEntry(
   entry: unknown,
   policy: Resource,
@@ -86,10 +63,10 @@ function compileEntry(
   source: string,
 ): Grant {
   if (!isObject(entry) || typeof entry.resourceType !== 'string') {
-    throw new Error('it names no resourceType')
+    throw new Error('resourceType is missing')
   }
   const { resourceType: type, criteria, compartment } = entry
-  if (type !== '*' && !isResourceType(type)) throw new Error('it names an unknown resourceType')
+  if (type !== '*' && !isResourceType(type)) throw new Error('resourceType is unknown')
   const text = optionalString(criteria, 'criteria')
   const inside = referenceIn(compartment, 'compartment', variables)
   return {
@@ -119,31 +96,31 @@ function readInteractions(entry: Record<string, unknown>): readonly Interaction[
   if (interaction === undefined) return entry.readonly === true ? READONLY : INTERACTIONS
   const named = optionalArray(interaction)
   const known = INTERACTIONS.filter((item) => named.includes(item))
-  if (known.length < new Set(named).size) throw new Error('it names an unknown interaction')
+  if (known.length < new Set(named).size) throw new Error('interaction is unknown')
   return known
 }
 
 function optionalString(value: unknown, name: string): string | undefined {
   if (value === undefined || typeof value === 'string') return value
-  throw new Error(`its ${name} is no text`)
+  throw new Error(`${name} must be a string`)
 }
 
 function referenceIn(value: unknown, name: string, variables: Variables): string | undefined {
   if (value === undefined) return undefined
   const reference = isObject(value) ? value.reference : undefined
   if (typeof reference === 'string') return fillText(reference, variables)
-  throw new Error(`its ${name} is no reference`)
+  throw new Error(`${name} must be a reference`)
 }
 
 function optionalArray(value: unknown): readonly unknown[] {
   if (value === undefined) return []
   if (Array.isArray(value)) return value
-  throw new Error('it has one value where a list belongs')
+  throw new Error('expected a list of values')
 }
 
 function readPaths(type: string, value: unknown): readonly string[] {
   return optionalArray(value).map((path) => {
-    if (typeof path !== 'string') throw new Error('it names an element by no text')
+    if (typeof path !== 'string') throw new Error('element paths must be strings')
     return checkPath(type, path)
   })
 }
@@ -157,10 +134,10 @@ function compileConstraint(
   { values }: Variables,
 ): WriteConstraint {
   if (!isObject(constraint) || constraint.language !== 'text/fhirpath') {
-    throw new Error('its writeConstraint is not in text/fhirpath')
+    throw new Error('writeConstraint must be in text/fhirpath')
   }
   const { expression, name } = constraint
-  if (typeof expression !== 'string') throw new Error('its writeConstraint has no expression')
+  if (typeof expression !== 'string') throw new Error('writeConstraint needs an expression')
   const variables: Record<string, string> = {}
   const bound = expression.replace(
     /%([A-Za-z_][A-Za-z0-9_]*)(\.id\b)?/g,
@@ -182,13 +159,12 @@ const PLACEHOLDERS = ['Patient/1', '2000-01-01', '1']
 
 /** Errors: 400 naming the entries. */
 export function checkPolicy(policy: Resource, own: OwnParameters | undefined): void {
-  const issues = policyEntries(policy).flatMap((entry, i) => {
+  const issues = asArray(policy.resource).flatMap((entry, i) => {
     const problem = findProblem(entry, policy, own)
     const path = `AccessPolicy.resource[${i}]`
     return problem === undefined ? [] : [issue('error', 'invalid', problem, { expression: path })]
   })
-  const rules = Array.isArray(policy.ipAccessRule) ? policy.ipAccessRule : []
-  const addresses = rules.flatMap((rule: unknown, i) => {
+  const addresses = asArray(policy.ipAccessRule).flatMap((rule: unknown, i) => {
     const value = isObject(rule) ? rule.value : undefined
     if (typeof value === 'string' && compileIpRule(value.trim()) !== undefined) return []
     const text = 'value must be *, an address, a block or the beginning of addresses'
@@ -204,11 +180,18 @@ function findProblem(
   policy: Resource,
   own: OwnParameters | undefined,
 ): string | undefined {
+  if (isObject(entry) && entry.readonly === true && writes(entry.interaction)) {
+    return 'readonly contradicts an interaction that writes; leave one of them out'
+  }
   for (const part of splitCriteria(entry)) {
     const problem = problemWith(part, policy, own)
     if (problem !== undefined) return problem
   }
   return undefined
+}
+
+function writes(interaction: unknown): boolean {
+  return asArray(interaction).some((one) => !READONLY.some((read) => read === one))
 }
 
 /** Splits criteria into parameters, because a value that fits one variable may not fit another. */

@@ -1,9 +1,13 @@
 /** Parses the criteria of a policy entry after its variables are filled in. */
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { isObject, parseReference } from '../fhir/resource.ts'
+import { isObject, parseReference, toObjects } from '../fhir/resource.ts'
 import { parseSearch } from '../search/language/search.ts'
-import { type Criterion, isCondition } from '../search/language/search-request.ts'
+import {
+  CODE_LIST_MODIFIERS,
+  type Criterion,
+  isCondition,
+} from '../search/language/search-request.ts'
 import { escapeValue, unescapeValue } from '../search/language/values.ts'
 import { REGISTRY_TYPES } from './policy.ts'
 
@@ -32,7 +36,7 @@ export function parseCriteria(
 /** Errors: also for a pair that restricts nothing, since it would grant the whole type. */
 function readPair(type: string, pair: string, variables: Variables): readonly Criterion[] {
   const equals = pair.indexOf('=')
-  if (equals < 1) throw new Error(`"${pair}" is no search parameter with a value`)
+  if (equals < 1) throw new Error(`"${pair}" must be a search parameter with a value`)
   const name = pair.slice(0, equals)
   if (type === '*' && !COMMON.has(name.replace(/:.*/, ''))) {
     throw new Error(`criteria of * may not use ${name}`)
@@ -44,7 +48,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   })
   const [criterion] = conditions
   if (criterion === undefined || includes.length > 0) {
-    throw new Error(`"${name}" does not say which resources are meant`)
+    throw new Error(`"${name}" does not select resources`)
   }
   refuseUnasked(type, criterion)
   if (!isCondition(criterion)) return [criterion]
@@ -65,7 +69,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
 function refuseUnasked(type: string, criterion: Criterion): void {
   if (isCondition(criterion)) {
     const { code, modifier } = criterion
-    if (criterion.type === 'token' && modifier !== undefined && LISTED.has(modifier)) {
+    if (criterion.type === 'token' && modifier !== undefined && CODE_LIST_MODIFIERS.has(modifier)) {
       throw new Error(`criteria may not use ${code}:${modifier}`)
     }
     return
@@ -93,8 +97,6 @@ function refuseUnasked(type: string, criterion: Criterion): void {
       criterion satisfies never
   }
 }
-
-const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
 
 /** A bare id may belong to any compartment. */
 function compartmentCriteria(value: string): readonly Criterion[] {
@@ -127,7 +129,7 @@ export function policyVariables(
     else values.delete(`${name}.id`)
   }
   add('patient', patient)
-  for (const parameter of Array.isArray(parameters) ? parameters.filter(isObject) : []) {
+  for (const parameter of toObjects(parameters)) {
     const { name, valueReference, valueString } = parameter
     const reference = isObject(valueReference) ? valueReference.reference : undefined
     const text = reference ?? valueString

@@ -36,6 +36,26 @@ export interface Grant {
   readonly isNamed: boolean
 }
 
+/** Grants every resource of a type, or of all types for `*`. */
+export function plainGrant(
+  type: string,
+  interactions: readonly Interaction[],
+  source: string,
+): Grant {
+  return {
+    source,
+    type,
+    interactions: new Set(interactions),
+    criteria: [],
+    criteriaTexts: [],
+    hidden: [],
+    readonly: [],
+    constraints: [],
+    account: undefined,
+    isNamed: false,
+  }
+}
+
 export interface WriteConstraint {
   readonly name: string | undefined
   readonly run: CompiledPath

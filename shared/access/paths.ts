@@ -1,7 +1,9 @@
 /** Element paths of a policy (`name`, `contact.telecom`): removes them or keeps them as stored. */
+
 import { isDeepStrictEqual } from 'node:util'
+import { memoFor } from '../core/cache.ts'
 import { isResourceType } from '../fhir/definitions.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, type Resource } from '../fhir/resource.ts'
 import { elementProperties } from '../fhirpath/members.ts'
 
 /** A resource cannot do without these. */
@@ -10,7 +12,7 @@ const PATH = /^[A-Za-z]\w*(\[x\])?(\.[A-Za-z]\w*(\[x\])?)*$/
 
 /** Returns the path without `[x]`. Throws for an unknown element, or one that must stay visible. */
 export function checkPath(type: string, path: string): string {
-  if (!PATH.test(path)) throw new Error(`"${path}" is no element path`)
+  if (!PATH.test(path)) throw new Error(`"${path}" is not an element path`)
   const plain = path.replaceAll('[x]', '')
   if (ALWAYS_SHOWN.test(plain)) throw new Error(`${path} is always shown`)
   if (type !== '*' && !isElement(type, plain.split('.'))) {
@@ -56,17 +58,6 @@ export function cutBelow(
   return isEmpty(rest) ? undefined : rest
 }
 
-/** Returns the members that the paths name, if no path names a part of one. */
-export function wholeMembers(
-  type: string,
-  paths: readonly string[],
-): readonly string[] | undefined {
-  const branches = [...pathTree(type, paths)]
-  return branches.every(([, below]) => below.size === 0)
-    ? branches.map(([name]) => name)
-    : undefined
-}
-
 /**
  * Absent elements stay absent. List items are matched by their visible content, then by position; new ones get
  * nothing.
@@ -83,18 +74,16 @@ export function keepPaths(
 /** Property → tree below it; empty: the whole property. */
 type Tree = Map<string, Tree>
 
-const trees = new WeakMap<readonly string[], Map<string, Tree>>()
+const trees = memoFor<readonly string[], Tree>()
 
 function pathTree(type: string, paths: readonly string[]): Tree {
-  const known = trees.get(paths)?.get(type)
-  if (known !== undefined) return known
-  const root: Tree = new Map()
-  // Shorter ones first: a whole element includes its parts.
-  const sorted = paths.map((path) => path.split('.')).sort((a, b) => a.length - b.length)
-  for (const steps of sorted) if (isResourceType(type)) plant(root, type, steps)
-  const byType = trees.get(paths) ?? new Map<string, Tree>()
-  trees.set(paths, byType.set(type, root))
-  return root
+  return trees(paths, type, () => {
+    const root: Tree = new Map()
+    // Shorter ones first: a whole element includes its parts.
+    const sorted = paths.map((path) => path.split('.')).sort((a, b) => a.length - b.length)
+    for (const steps of sorted) if (isResourceType(type)) plant(root, type, steps)
+    return root
+  })
 }
 
 function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string[]): void {
@@ -136,7 +125,7 @@ function isEmpty(value: unknown): boolean {
 }
 
 function restore(next: unknown, stored: unknown, tree: Tree): unknown {
-  if (Array.isArray(next)) return restoreItems(next, Array.isArray(stored) ? stored : [], tree)
+  if (Array.isArray(next)) return restoreItems(next, asArray(stored), tree)
   const before = isObject(stored) ? stored : {}
   if (!isObject(next)) return next
   const kept: Record<string, unknown> = {}

@@ -3,10 +3,19 @@
  * write constraints.
  */
 
-import { type Grant, INTERACTIONS, type Interaction, READONLY, type Rules } from './grant.ts'
+import { hash } from 'node:crypto'
+import { memoFor } from '../core/cache.ts'
+import {
+  type Grant,
+  INTERACTIONS,
+  type Interaction,
+  plainGrant,
+  READONLY,
+  type Rules,
+} from './grant.ts'
 import type { Principal } from './principal.ts'
 
-/** Types stored in the system project, whatever Project they belong to. */
+/** Types stored in the system project instead of the Project of the resource. */
 export const REGISTRY_TYPES: ReadonlySet<string> = new Set([
   'Project',
   'ProjectMembership',
@@ -86,17 +95,13 @@ export function grantsFor(
   if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
   const isNamedOnly = needsName(principal, type, interaction)
   const key = `${type} ${interaction}${isNamedOnly ? ' named' : ''}`
-  const known = tried.get(rules)
-  const found = known?.get(key)
-  if (found !== undefined) return found
-  const fits = fitting(rules.grants, type, interaction)
-  const made = untilPlain(isNamedOnly ? fits.filter(({ isNamed }) => isNamed) : fits)
-  if (known === undefined) tried.set(rules, new Map([[key, made]]))
-  else known.set(key, made)
-  return made
+  return tried(rules, key, () => {
+    const fits = fitting(rules.grants, type, interaction)
+    return untilPlain(isNamedOnly ? fits.filter(({ isNamed }) => isNamed) : fits)
+  })
 }
 
-const tried = new WeakMap<Rules, Map<string, readonly Grant[]>>()
+const tried = memoFor<Rules, readonly Grant[]>()
 
 /** An entry for the type precedes `*`, which never covers the registry. */
 function fitting(grants: readonly Grant[], type: string, interaction: Interaction) {
@@ -113,7 +118,7 @@ function untilPlain(grants: readonly Grant[]): readonly Grant[] {
   return plain === -1 ? grants : grants.slice(0, plain + 1)
 }
 
-// A member's own User: members who are not admins read all of it and change its names.
+// A member's own User: non-admin members read all of it and change its names.
 
 const ALLOWED: readonly Interaction[] = ['read', 'update']
 const KEPT = [
@@ -130,27 +135,17 @@ function ownUserGrants(
   const { user, isProjectAdmin } = principal
   if (type !== 'User' || isProjectAdmin || user === undefined) return undefined
   if (!ALLOWED.includes(interaction)) return []
-  const known = made.get(principal)
-  if (known !== undefined) return known
-  const grants: readonly Grant[] = [
+  return ownGrants(principal, type, () => [
     {
-      source: 'own User',
-      type,
-      interactions: new Set(ALLOWED),
+      ...plainGrant(type, ALLOWED, 'own User'),
       criteria: [{ code: '_id', type: 'token', modifier: undefined, values: [user] }],
       criteriaTexts: [`User?_id=${user}`],
-      hidden: [],
       readonly: KEPT,
-      constraints: [],
-      account: undefined,
-      isNamed: false,
     },
-  ]
-  made.set(principal, grants)
-  return grants
+  ])
 }
 
-const made = new WeakMap<Principal, readonly Grant[]>()
+const ownGrants = memoFor<Principal, readonly Grant[]>()
 
 /** Returns AccessPolicy entries: expanded, after scopes and admin rights. */
 export function effectiveEntries(principal: Principal): readonly object[] {
@@ -185,7 +180,6 @@ function interactionElement(interaction: readonly Interaction[]) {
 
 /** Job records: the requester and project admins read them; only the service writes them. */
 const JOBS: ReadonlySet<string> = new Set(['AsyncJob', 'BulkDataExport'])
-const JOB_LOOKS: ReadonlySet<Interaction> = new Set(['read', 'vread', 'history', 'search'])
 
 function ownJobGrants(
   principal: Principal,
@@ -194,27 +188,29 @@ function ownJobGrants(
 ): readonly Grant[] | undefined {
   const { profile, isProjectAdmin, isSuperAdmin } = principal
   if (!JOBS.has(type) || isSuperAdmin) return undefined
-  if (!JOB_LOOKS.has(interaction)) return []
+  if (!READONLY.includes(interaction)) return []
   if (isProjectAdmin) return undefined
   if (profile === undefined) return []
-  const known = jobGrants.get(principal)?.get(type)
-  if (known !== undefined) return known
-  const grants: readonly Grant[] = [
+  return ownGrants(principal, type, () => [
     {
-      source: 'own jobs',
-      type,
-      interactions: JOB_LOOKS,
+      ...plainGrant(type, READONLY, 'own jobs'),
       criteria: [{ code: '_author', type: 'reference', modifier: undefined, values: [profile] }],
       criteriaTexts: [`${type}?_author=${profile}`],
-      hidden: [],
-      readonly: [],
-      constraints: [],
-      account: undefined,
-      isNamed: false,
     },
-  ]
-  jobGrants.set(principal, new Map([...(jobGrants.get(principal) ?? []), [type, grants]]))
-  return grants
+  ])
 }
 
-const jobGrants = new WeakMap<Principal, ReadonlyMap<string, readonly Grant[]>>()
+/** Base64. Equal digests mean equal visibility. */
+export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin, project }: Principal): string {
+  const told = [rules?.grants, rules?.scoped].map((grants) =>
+    grants
+      ?.filter(({ interactions }) => interactions.has('search') || interactions.has('read'))
+      .map(({ type, interactions, criteria, hidden }) => {
+        return { type, interactions: [...interactions].sort(), criteria, hidden }
+      }),
+  )
+  const linked = project.linked?.map(({ id, exports }) => [id, exports])
+  const links = linked === undefined || linked.length === 0 ? {} : { linked }
+  const text = JSON.stringify({ told, isProjectAdmin, isSuperAdmin, ...links })
+  return hash('sha256', text, 'base64')
+}

@@ -1,6 +1,7 @@
 /** The caller: an immutable value, cached per login; the first argument of every store call. */
 
 import { BlockList, isIP, isIPv4 } from 'node:net'
+import type { BotDeclarations } from '../fhir/bot-declarations.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, type Reference, type Resource } from '../fhir/resource.ts'
 import { AREAS, type Area, type Rules } from './grant.ts'
@@ -36,6 +37,12 @@ export interface ProjectContext {
   readonly preCommit?: boolean
   /** True when its Bots get secrets (`Project.secret`). */
   readonly hasSecrets?: boolean
+  /** Bots reach only the secrets and hosts that they name (`botDeclarationsRequired`). */
+  readonly requiresDeclarations?: boolean
+  /** A sign-in with a password needs a second factor (`mfaRequired`). */
+  readonly requiresFactor?: boolean
+  /** True: a mailed code is the second factor of those without an authenticator app. */
+  readonly mailsCodes?: boolean
   /** Concurrent bot runs over all workers (`botConcurrency`). */
   readonly botConcurrency?: number | undefined
   /** Limits of a GraphQL request (`graphqlMaxDepth`, `graphqlMaxCost`, `graphqlMaxSearches`). */
@@ -77,6 +84,8 @@ export interface Principal {
   /** The member whose rights apply, if `profile` is another's: `meta.onBehalfOf`. */
   readonly onBehalfOf?: Reference | undefined
   readonly clientId: string | undefined
+  /** Thumbprint of the client certificate that the caller's token is bound to. */
+  readonly certificate?: string | undefined
   readonly scope: string
   /** Areas outside of resources that the scope includes; see grant.ts. */
   readonly areas: readonly Area[]
@@ -87,13 +96,15 @@ export interface Principal {
   readonly isProjectAdmin: boolean
   /** Unrestricted inside the project when undefined. */
   readonly rules: Rules | undefined
-  /** Addresses that its policies allow; absent: any. */
-  readonly ipRules?: readonly IpRule[]
+  /** Whether its policies allow an address; absent: they allow any. */
+  readonly allowsAddress?: AddressTest | undefined
   /** Load units a minute, overriding the Project's quota per member. */
   readonly quota?: number | undefined
   readonly cause?: Cause
   /** Lease of the acting bot run; absent outside of retryable runs. */
   readonly lease?: RunLease | undefined
+  /** Limits of the acting Bot; absent: none. */
+  readonly declared?: BotDeclarations | undefined
 }
 
 export interface Cause {
@@ -117,8 +128,11 @@ export function profileReference({
 /** The system project holds the platform's registry (`REGISTRY_TYPES` in policy.ts). */
 export const SYSTEM_PROJECT_NUMBER = 1
 
-/** The service itself inside one project: no policy, no author. */
-export function systemPrincipal(project: ProjectContext): Principal {
+/** The service itself, without policy and author. It reaches all Projects, or only this one. */
+export function systemPrincipal(
+  project: ProjectContext,
+  reach: 'everywhere' | 'project' = 'everywhere',
+): Principal {
   return {
     project,
     membershipId: undefined,
@@ -129,10 +143,20 @@ export function systemPrincipal(project: ProjectContext): Principal {
     scope: '',
     areas: AREAS,
     patient: undefined,
-    isSuperAdmin: true,
+    isSuperAdmin: reach === 'everywhere',
     isProjectAdmin: true,
     rules: undefined,
   }
+}
+
+/** The service's work for a caller whose right to it was checked: no policy, and the caller as the author. */
+export function servicePrincipal(
+  project: ProjectContext,
+  caller: Partial<Pick<Principal, 'profile' | 'profileDisplay' | 'onBehalfOf' | 'cause'>>,
+): Principal {
+  const { profile, profileDisplay, onBehalfOf, cause } = caller
+  const author = { profile, profileDisplay, ...(onBehalfOf && { onBehalfOf }) }
+  return { ...systemPrincipal(project), ...author, ...(cause && { cause }) }
 }
 
 export interface RunLease {
@@ -141,17 +165,17 @@ export interface RunLease {
   readonly token: number
 }
 
-interface IpRule {
-  readonly action: 'allow' | 'block'
-  readonly matches: (address: string) => boolean
-}
+type AddressTest = (address: string) => boolean
 
-/** In the order of the policies. An unreadable rule blocks every address. */
-export function readIpRules(policies: readonly Resource[]): readonly IpRule[] {
-  return policies.flatMap(({ ipAccessRule }) => {
+/**
+ * Undefined without rules. The first rule that matches decides, in the order of the policies; an unreadable one blocks
+ * every address. IPv4-mapped IPv6 addresses count as IPv4.
+ */
+export function compileAddressRules(policies: readonly Resource[]): AddressTest | undefined {
+  const rules = policies.flatMap(({ ipAccessRule }) => {
     if (ipAccessRule === undefined) return []
     const items: readonly unknown[] = Array.isArray(ipAccessRule) ? ipAccessRule : [ipAccessRule]
-    return items.map((item): IpRule => {
+    return items.map((item) => {
       const { value, action } = isObject(item) ? item : {}
       const matches = typeof value === 'string' ? compileIpRule(value.trim()) : undefined
       if (matches === undefined || (action !== 'allow' && action !== 'block')) {
@@ -160,17 +184,15 @@ export function readIpRules(policies: readonly Resource[]): readonly IpRule[] {
       return { action, matches }
     })
   })
-}
-
-/** IPv4-mapped IPv6 addresses count as IPv4. */
-export function isAllowedFrom(rules: readonly IpRule[] | undefined, address: string): boolean {
-  if (rules === undefined || rules.length === 0) return true
-  const plain = plainAddress(address)
-  return rules.find((rule) => rule.matches(plain))?.action !== 'block'
+  if (rules.length === 0) return undefined
+  return (address) => {
+    const plain = plainAddress(address)
+    return rules.find((rule) => rule.matches(plain))?.action !== 'block'
+  }
 }
 
 /** Accepts `*`, an address, a block such as `10.0.0.0/8`, or a prefix (`8.8.`); otherwise undefined. */
-export function compileIpRule(value: string): ((address: string) => boolean) | undefined {
+export function compileIpRule(value: string): AddressTest | undefined {
   if (value === '*') return () => true
   if (/^[0-9a-f.:]*[.:]$/i.test(value) && isIP(value) === 0) {
     return (address) => address.toLowerCase().startsWith(value.toLowerCase())

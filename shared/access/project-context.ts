@@ -1,12 +1,20 @@
 /** Maps a Project resource to the context that the store and the rules need. */
 
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import {
+  asArray,
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  toObjects,
+} from '../fhir/resource.ts'
 import { REGISTRY_TYPES } from './policy.ts'
 import {
   type LinkedProject,
   type Principal,
   type ProjectContext,
   SYSTEM_PROJECT_NUMBER,
+  systemPrincipal,
 } from './principal.ts'
 
 export function projectContext(project: Resource, number: number): ProjectContext {
@@ -26,6 +34,10 @@ export function projectContext(project: Resource, number: number): ProjectContex
     },
     preCommit: findSetting(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
     hasSecrets: Array.isArray(project.secret) && project.secret.length > 0,
+    requiresDeclarations:
+      findSetting(project.setting, 'botDeclarationsRequired')?.valueBoolean === true,
+    requiresFactor: findSetting(project.setting, 'mfaRequired')?.valueBoolean === true,
+    mailsCodes: findSetting(project.setting, 'mfaMailCodes')?.valueBoolean === true,
     botConcurrency: wholeSetting(project, 'botConcurrency'),
     graphql: {
       depth: wholeSetting(project, 'graphqlMaxDepth'),
@@ -46,15 +58,14 @@ function stringItems(value: unknown): readonly string[] {
 }
 
 function linkedProjectIds({ link }: Resource): readonly string[] {
-  return (Array.isArray(link) ? link : []).flatMap((item) => {
-    const reference = isObject(item) && isObject(item.project) ? item.project.reference : undefined
-    const target = typeof reference === 'string' ? parseReference(reference) : undefined
+  return asArray(link).flatMap((item) => {
+    const target = parseReference(isObject(item) ? referenceIn(item.project) : undefined)
     return target?.type === 'Project' ? [target.id] : []
   })
 }
 
 function readDefaultProfiles({ defaultProfile }: Resource): ReadonlyMap<string, readonly string[]> {
-  const items = Array.isArray(defaultProfile) ? defaultProfile.filter(isObject) : []
+  const items = toObjects(defaultProfile)
   return new Map(items.map((item) => [String(item.resourceType), stringItems(item.profile)]))
 }
 
@@ -69,8 +80,7 @@ function projectQuota(project: Resource): ProjectContext['quota'] {
 
 /** Load units a minute of one member: option `fhirQuota` of its UserConfiguration. */
 export function memberQuota(configuration: Resource | undefined): number | undefined {
-  const options = Array.isArray(configuration?.option) ? configuration.option.filter(isObject) : []
-  const value = options.find(({ id }) => id === 'fhirQuota')?.valueInteger
+  const value = toObjects(configuration?.option).find(({ id }) => id === 'fhirQuota')?.valueInteger
   return typeof value === 'number' ? value : undefined
 }
 
@@ -101,6 +111,9 @@ export const SYSTEM_PROJECT: ProjectContext = {
   checkReferencesOnWrite: false,
   updateAsCreate: false,
 }
+
+/** The service itself, in every Project. */
+export const system = systemPrincipal(SYSTEM_PROJECT)
 
 /** Never shared: its secret belongs to its Project alone. */
 const NEVER_SHARED = 'ClientApplication'

@@ -4,8 +4,7 @@
  */
 
 import { isResourceType } from '../fhir/definitions.ts'
-import { isObject, parseReference, type Reference } from '../fhir/resource.ts'
-import { plainGrant } from './compile.ts'
+import { parseReference, type Reference, toObjects } from '../fhir/resource.ts'
 import { parseCriteria } from './criteria.ts'
 import {
   AREA_WORDS,
@@ -14,11 +13,12 @@ import {
   type Grant,
   INTERACTIONS,
   type Interaction,
+  plainGrant,
   type Rules,
 } from './grant.ts'
 import { type Principal, profileReference } from './principal.ts'
 
-const PLAIN = new Set([
+const PLAIN_SCOPES = new Set([
   'openid',
   'profile',
   'email',
@@ -116,7 +116,7 @@ export function grantedScope(asked: string): string {
 }
 
 function isKnown(word: string): boolean {
-  return PLAIN.has(word) || OWN.has(word) || NEARLY_SMART.test(word)
+  return PLAIN_SCOPES.has(word) || OWN.has(word) || NEARLY_SMART.test(word)
 }
 
 /** Applies a scope to a Principal: rules, areas and admin rights. Never widens. */
@@ -236,7 +236,7 @@ export function scopedAuthor(principal: Principal): Reference {
 }
 
 export function scopeIn(element: { readonly extension?: unknown } | undefined): Scope | undefined {
-  const given = Array.isArray(element?.extension) ? element.extension.filter(isObject) : []
+  const given = toObjects(element?.extension)
   const text = (url: string) => {
     const value = given.find((item) => item.url === url)?.valueString
     return typeof value === 'string' ? value : undefined

@@ -1,20 +1,27 @@
 /** Parses a Subscription. https://hl7.org/fhir/R4/subscription.html */
 
-import { badRequest, HttpError } from '../core/errors.ts'
+import { badRequest, HttpError, notSupported } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, PLATFORM_URL, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
 import type { CompiledPath } from '../fhirpath/path.ts'
 import { isCondition } from '../search/language/search-request.ts'
-import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
-import type { Grant } from './grant.ts'
+import { type Grant, plainGrant } from './grant.ts'
 import { REGISTRY_TYPES } from './policy.ts'
+import { readTopicTerms, readTrigger, type TopicTerms, type Trigger } from './topic-terms.ts'
 
 export const SUBSCRIPTION = 'Subscription'
 
 export type Change = 'create' | 'update' | 'delete'
+
+/** Columns hold a change by its first letter. */
+export const CHANGES_BY_LETTER = { c: 'create', u: 'update', d: 'delete' } as const
+export const CHANGE_LETTERS = { create: 'c', update: 'u', delete: 'd' } as const
+
+/** An AuditEvent as a resource, or as a line of the log. */
+type AuditDestination = 'resource' | 'log'
 
 export interface SubscriptionTarget {
   /** A URL, or `Bot/<id>`. */
@@ -34,6 +41,8 @@ export interface SubscriptionTerms {
   /** Status codes that count as success, bounds included. */
   readonly success: readonly (readonly [low: number, high: number])[]
   readonly secret: string | undefined
+  /** Where the AuditEvents of its attempts go. */
+  readonly audit: ReadonlySet<AuditDestination>
   /** Undefined for channels that never fire, and for a hook without an endpoint. */
   readonly hook: SubscriptionTarget | undefined
   /** The resource must share one of these references; empty: any resource. */
@@ -42,9 +51,10 @@ export interface SubscriptionTerms {
   readonly isPreCommit: boolean
   /** Changes after this time do not fire. */
   readonly ends: Date | undefined
+  /** Undefined without a topic; otherwise the trigger of the topic has type, query, changes and expression. */
+  readonly topic: TopicTerms | undefined
 }
 
-const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
 export const SECRETS: ReadonlySet<unknown> = new Set([
   'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
   'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret',
@@ -60,6 +70,7 @@ const NEVER_ASKED: ReadonlySet<string> = new Set([
 const CHANGES: ReadonlySet<string> = new Set(['create', 'update', 'delete'])
 const MOST_ATTEMPTS = 18
 const ATTEMPTS = 4
+const SUCCESS_CODES = 'subscription-success-codes'
 const SUCCESS = [[200, 399]] as const
 /** Headers that the HTTP connection sets. */
 const REFUSED_HEADERS = new Set(['host', 'content-length', 'connection', 'transfer-encoding'])
@@ -68,7 +79,10 @@ const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
 
 /** Errors: 400 for the first unreadable element. */
 export function readSubscription(subscription: Resource): SubscriptionTerms {
-  const criteria = typeof subscription.criteria === 'string' ? subscription.criteria : ''
+  const topic = readTopicTerms(subscription)
+  const trigger = topic && readTrigger(subscription)
+  const own = typeof subscription.criteria === 'string' ? subscription.criteria : ''
+  const criteria = trigger?.criteria ?? own
   const at = criteria.indexOf('?')
   const type = at === -1 ? criteria : criteria.slice(0, at)
   if (!isResourceType(type)) {
@@ -81,16 +95,48 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
   return {
     type,
     query: at === -1 ? '' : criteria.slice(at + 1),
-    changes: readChanges(subscription),
-    expression: readExpression(subscription),
+    changes: trigger ? new Set(trigger.changes.filter(isChange)) : readChanges(subscription),
+    expression: trigger ? triggerExpression(trigger) : readExpression(subscription),
     attempts: readAttempts(subscription),
     success: readSuccess(subscription),
     secret: readSecret(subscription),
+    audit: readAudit(subscription),
     hook,
     isPreCommit: hook?.bot !== undefined && readPreCommit(subscription),
     accounts: accountReferences(subscription),
     ends: parseEnd(subscription),
+    topic,
   }
+}
+
+const SENT_TYPES = new Set(['application/fhir+json', 'application/json'])
+
+/**
+ * Errors: 400 for an active Subscription that could not notify as its elements ask. Those stored by earlier releases may
+ * have such elements, and are read by `readSubscription`.
+ */
+export function requireEffect(subscription: Resource): void {
+  const { channel, status } = subscription
+  if (!isObject(channel) || (status !== 'active' && status !== 'requested')) return
+  const { type, endpoint, payload } = channel
+  if (type !== 'rest-hook' && type !== 'websocket') {
+    const reason = `The channel type ${type} is not supported; use rest-hook or websocket`
+    throw notSupported(reason, 'Subscription.channel.type')
+  }
+  if (type === 'rest-hook' && endpoint === undefined) {
+    throw badRequest('A rest-hook needs an endpoint', 'Subscription.channel.endpoint')
+  }
+  if (typeof payload === 'string' && !SENT_TYPES.has(payload.split(';')[0] ?? '')) {
+    throw notSupported('payload must be application/fhir+json', 'Subscription.channel.payload')
+  }
+  const [success] = extensionsNamed(subscription, SUCCESS_CODES)
+  if (success === undefined || parseSuccess(success.item.valueString) !== undefined) return
+  throw badRequest('Success codes must be like 200-299,418', `${success.path}.valueString`)
+}
+
+/** The topic was checked when it was written. */
+function triggerExpression({ expression }: Trigger): CompiledPath | undefined {
+  return expression === undefined ? undefined : compileTenant(expression)
 }
 
 export function isSuccess({ success }: SubscriptionTerms, status: number): boolean {
@@ -103,21 +149,20 @@ interface FoundExtension {
 }
 
 function listExtensions({ extension }: Resource): readonly FoundExtension[] {
-  const items: readonly unknown[] = Array.isArray(extension) ? extension : []
-  return items.flatMap((item, i) =>
+  return asArray(extension).flatMap((item, i) =>
     isObject(item) ? [{ item, path: `Subscription.extension[${i}]` }] : [],
   )
 }
 
 function extensionsNamed(subscription: Resource, name: string): readonly FoundExtension[] {
-  return listExtensions(subscription).filter(({ item }) => item.url === EXTENSIONS + name)
+  return listExtensions(subscription).filter(({ item }) => item.url === PLATFORM_URL + name)
 }
 
 function readChanges(subscription: Resource): ReadonlySet<Change> {
   const found = extensionsNamed(subscription, 'subscription-supported-interaction')
   const changes = found.map(({ item: { valueCode }, path }) => {
     if (isChange(valueCode)) return valueCode
-    throw badRequest('An interaction is create, update or delete', `${path}.valueCode`)
+    throw badRequest('An interaction must be create, update or delete', `${path}.valueCode`)
   })
   return new Set(changes.length === 0 ? ['create', 'update', 'delete'] : changes)
 }
@@ -151,17 +196,29 @@ function readAttempts(subscription: Resource): number {
   ) {
     return count
   }
-  throw badRequest(`Attempts are 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
+  throw badRequest(`Attempts must be 1 to ${MOST_ATTEMPTS}`, `${found.path}.valueInteger`)
 }
 
-/** An unreadable value means the default, for compatibility. */
+/** An unreadable value, which earlier releases stored, means the default. */
 function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
-  const [found] = extensionsNamed(subscription, 'subscription-success-codes')
-  const text = found?.item.valueString
-  if (typeof text !== 'string') return SUCCESS
+  const [found] = extensionsNamed(subscription, SUCCESS_CODES)
+  return parseSuccess(found?.item.valueString) ?? SUCCESS
+}
+
+function parseSuccess(text: unknown): SubscriptionTerms['success'] | undefined {
+  if (typeof text !== 'string') return undefined
   const ranges = text.split(',').map((part) => /^(\d{3})(?:-(\d{3}))?$/.exec(part.trim()))
-  if (!ranges.every((range) => range !== null)) return SUCCESS
+  if (!ranges.every((range) => range !== null)) return undefined
   return ranges.map(([, low, high]) => [Number(low), Number(high ?? low)] as const)
+}
+
+function readAudit(subscription: Resource): SubscriptionTerms['audit'] {
+  const found = extensionsNamed(subscription, 'subscription-audit-event-destination')
+  const destinations = found.map(({ item: { valueCode }, path }) => {
+    if (valueCode === 'resource' || valueCode === 'log') return valueCode
+    throw badRequest('The destination of AuditEvents must be resource or log', `${path}.valueCode`)
+  })
+  return new Set(destinations.length === 0 ? ['resource'] : destinations)
 }
 
 function readSecret(subscription: Resource): string | undefined {
@@ -169,14 +226,14 @@ function readSecret(subscription: Resource): string | undefined {
   if (found === undefined) return undefined
   const { valueString } = found.item
   if (typeof valueString === 'string' && valueString !== '') return valueString
-  throw badRequest('A secret is a text', `${found.path}.valueString`)
+  throw badRequest('Secret must be a string', `${found.path}.valueString`)
 }
 
 export function isNeverAsked(type: string): boolean {
   return NEVER_ASKED.has(type) || REGISTRY_TYPES.has(type)
 }
 
-/** True with the pre-commit extension, whatever the endpoint. */
+/** True with the pre-commit extension, regardless of the endpoint. */
 export function isPreCommit(subscription: Resource): boolean {
   return extensionsNamed(subscription, PRE_COMMIT).some(({ item }) => item.valueBoolean === true)
 }
@@ -186,7 +243,7 @@ function readPreCommit(subscription: Resource): boolean {
   if (found === undefined) return false
   const { valueBoolean } = found.item
   if (typeof valueBoolean === 'boolean') return valueBoolean
-  throw badRequest('Whether a bot is asked first is a boolean', `${found.path}.valueBoolean`)
+  throw badRequest('pre-commit-bot must be true or false', `${found.path}.valueBoolean`)
 }
 
 function readHook(channel: unknown): SubscriptionTarget | undefined {
@@ -200,20 +257,19 @@ function readHook(channel: unknown): SubscriptionTarget | undefined {
 }
 
 function badEndpoint() {
-  return badRequest('An endpoint is an address or Bot/<id>', 'Subscription.channel.endpoint')
+  return badRequest('endpoint must be an address or Bot/<id>', 'Subscription.channel.endpoint')
 }
 
 function readHeaders(header: unknown): SubscriptionTarget['headers'] {
-  const lines: readonly unknown[] = Array.isArray(header) ? header : []
-  return lines.map((line, i) => {
+  return asArray(header).map((line, i) => {
     const [name = '', ...rest] = String(line).split(':')
     const value = rest.join(':').trim()
     const path = `Subscription.channel.header[${i}]`
     if (rest.length === 0 || !HEADER_NAME.test(name.trim()) || !HEADER_VALUE.test(value)) {
-      throw badRequest('A header is "Name: value"', path)
+      throw badRequest('A header must be like "Name: value"', path)
     }
     if (REFUSED_HEADERS.has(name.trim().toLowerCase())) {
-      throw badRequest(`${name.trim()} is not for a Subscription to set`, path)
+      throw badRequest(`A Subscription cannot set the header ${name.trim()}`, path)
     }
     return [name.trim(), value] as const
   })
@@ -235,9 +291,16 @@ function accountReferences({ meta }: Resource): readonly string[] {
 const PATH = 'Subscription.criteria'
 const IGNORED = /^(_count|_offset|_sort|_total|_summary|_elements|_fields|_format|_pretty)=/
 
+type CriteriaTerms = Pick<SubscriptionTerms, 'type' | 'query'>
+
+/** The query that the version before a change meets; undefined: any. */
+export function previousTerms({ type, topic }: SubscriptionTerms): CriteriaTerms | undefined {
+  return topic?.previous === undefined ? undefined : { type, query: topic.previous }
+}
+
 /** Errors: 400, also for criteria that one resource cannot decide. */
 export function criteriaGrant(
-  { type, query }: Pick<SubscriptionTerms, 'type' | 'query'>,
+  { type, query }: CriteriaTerms,
   own: OwnParameters | undefined,
 ): Grant {
   const pairs = query.split('&').filter((pair) => pair !== '' && !IGNORED.test(pair))

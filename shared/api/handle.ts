@@ -2,34 +2,29 @@
  * Routes FHIR requests. The web server, bundle entries and the bot client share this router, so that all three behave
  * the same.
  */
+
 import { requireArea } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import { customOperation } from '../bots/custom.ts'
-import {
-  badStructure,
-  HttpError,
-  methodNotAllowed,
-  notFound,
-  OffloadRequired,
-} from '../core/errors.ts'
+import { execute } from '../bots/execute.ts'
+import { HttpError, OffloadRequired } from '../core/errors.ts'
 import { handleExport } from '../export/status.ts'
-import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { handleImport } from '../import/imports.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
-import { namesBinary, signAttachments } from '../request/binary/attachments.ts'
-import { contentReply, signedContent, wantsContent } from '../request/binary/read.ts'
+import { signAttachments } from '../request/binary/attachments.ts'
+import { readContent, signedContent, signedUpload } from '../request/binary/read.ts'
 import { readJson, readPreferences, requireKept, wantsPretty } from '../request/negotiate.ts'
-import { botCallDepth, charge, loadUnits } from '../request/quota.ts'
-import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
+import { scopedTo } from '../request/project-scope.ts'
+import { charge, loadUnits } from '../request/quota.ts'
+import { FHIR_JSON, failureReply, indented, namesBinary, withTracing } from '../request/reply.ts'
 import {
+  botCallDepth,
   type FhirContext,
   type FhirReply,
   type FhirRequest,
   forReads,
   type Handle,
-  type Operation,
   type Preferences,
   type Route,
 } from '../request/request.ts'
@@ -43,20 +38,19 @@ import {
   patchConditional,
   updateConditional,
 } from '../rest/conditional.ts'
-import { history, readHistory } from '../rest/history.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
-import { read, vread } from '../rest/resources.ts'
+import { history, read, readHistory, vread } from '../rest/read.ts'
 import { search, searchCompartment, searchSystem } from '../rest/search.ts'
 import { create, patch, remove, update } from '../rest/write.ts'
-import { isLegalId, normalId } from '../store/rows/context.ts'
-import type { Version } from '../store/rows/version.ts'
 import { handleJob, readAsyncJob } from './jobs.ts'
 import { capabilities } from './metadata.ts'
 import { operations } from './operations.ts'
+import { findRoute, requireNoEffects } from './routes.ts'
 
 /** Never throws for client errors: they are replies with an OperationOutcome. */
-export const handle: Handle = (services, principal, request) =>
+export const handle: Handle = (opened, principal, request) =>
   answered(request, () => {
+    const services = scopedTo(opened, request.projectScope)
     const hasKey = request.headers['idempotency-key'] !== undefined
     const isOnce = hasKey && isIdempotent(request, principal)
     if (!isOnce) return answer(services, principal, request)
@@ -76,34 +70,31 @@ async function answer(
   request: FhirRequest,
   outer = services,
 ): Promise<FhirReply> {
-  const caller = withCause(principal, request)
-  const reply = await respond(services, caller, request).catch((error: unknown) => {
+  try {
+    const target = findTarget(request)
+    const caller = withCause(principal, request)
+    if (target.kind === 'job') {
+      return withTracing(await target.answer(services, caller, request), request)
+    }
+    const reply = await respond(services, caller, request, target)
+    const signed = await withSigned(services, principal, target, reply)
+    return isStored(target) ? signed : withTracing(signed, request)
+  } catch (error) {
     auditRefusal(outer, principal, request, error)
     throw error
-  })
-  const signed = await withSigned(services, principal, request, reply)
-  return isStored(request.path) ? signed : withTracing(signed, request)
+  }
 }
 
 /** True for writes of resources and transactions, which change nothing outside the Repository. */
 function isWhole(request: FhirRequest): boolean {
-  if (JOB_PATHS.some(({ below }) => request.path.startsWith(below))) return false
-  const { kind } = findRoute(request.method, request.path)
+  const { kind } = findTarget(request)
   if (kind !== 'bundle') return WRITES.has(kind)
   const sent = readJson(request)
-  const isTransaction = isObject(sent) && sent.type === 'transaction'
-  return isTransaction && !readPreferences(request).respondAsync
+  return isObject(sent) && sent.type === 'transaction' && !readPreferences(request).respondAsync
 }
 
-/** Serves `storage/{id}/{vid}` with a signature in the query, without a Principal. */
-export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
-  return answered(request, () => signedContent(services, request))
-}
-
-async function answered(
-  request: FhirRequest,
-  answer: () => Promise<FhirReply>,
-): Promise<FhirReply> {
+/** Turns errors into replies. */
+async function answered(request: FhirRequest, answer: () => Promise<FhirReply>) {
   try {
     return await answer()
   } catch (error) {
@@ -124,54 +115,50 @@ function withCause(principal: Principal, request: FhirRequest): Principal {
   return { ...principal, cause: { depth: botCallDepth(request), traceId, requestId } }
 }
 
-function withSigned(
+async function withSigned(
   services: Services,
   principal: Principal,
-  { path }: FhirRequest,
+  route: Route,
   reply: FhirReply,
-): FhirReply | Promise<FhirReply> {
-  const { body } = reply
-  // Bot replies are sent unchanged.
-  const isSigned = typeof body === 'string' && namesBinary(body) && !/\$execute|^job\//.test(path)
-  return isSigned ? signedReply(services, principal, { ...reply, body }) : reply
-}
-
-async function signedReply(
-  services: Services,
-  principal: Principal,
-  reply: FhirReply & { readonly body: string },
 ): Promise<FhirReply> {
-  const body = await signAttachments(services, principal, reply.body)
-  return body === reply.body ? reply : { ...reply, body }
+  const { body } = reply
+  // The answer of a bot goes out as it is.
+  const isRun = route.kind === 'operation' && route.operation === execute
+  if (isRun || typeof body !== 'string' || !namesBinary(body)) return reply
+  return { ...reply, body: await signAttachments(services, principal, body) }
 }
 
-/** True for outcomes that are resources or bot results, sent unchanged. */
-function isStored(path: string): boolean {
-  const [, operation] = /\$([\w-]+)/.exec(path) ?? []
-  if (operation === undefined) return path.startsWith('OperationOutcome')
-  return operation === 'execute' || operations.every(({ name }) => name !== operation)
+/** An outcome that is a resource, or that a bot has made, is given as it is. */
+function isStored(route: Route): boolean {
+  if (route.kind !== 'operation') return 'type' in route && route.type === 'OperationOutcome'
+  return route.operation === execute || !operations.includes(route.operation)
 }
 
-/** Job paths, answered before any other work and without load units. */
-const JOB_PATHS: readonly { readonly below: string; readonly answer: Handle }[] = [
-  { below: 'job/', answer: handleJob },
-  { below: 'bulkdata/import/', answer: handleImport },
-  { below: 'bulkdata/', answer: handleExport },
+interface Job {
+  readonly kind: 'job'
+  readonly below: string
+  readonly answer: Handle
+}
+
+/** Paths of jobs: answered before the interactions, at no cost in load units. */
+const JOBS: readonly Job[] = [
+  { kind: 'job', below: 'job/', answer: handleJob },
+  { kind: 'job', below: 'bulkdata/import/', answer: handleImport },
+  { kind: 'job', below: 'bulkdata/', answer: handleExport },
 ]
 
-/** Types with resources outside the store. */
-const READS: Readonly<Record<string, typeof readAsyncJob>> = { AsyncJob: readAsyncJob }
+function findTarget({ method, path }: FhirRequest): Route | Job {
+  return JOBS.find(({ below }) => path.startsWith(below)) ?? findRoute(method, path)
+}
 
-/** Errors: HttpError for client errors. */
-export async function respond(
+/** Answers one request. Errors: HttpError for faults of the caller. */
+async function respond(
   services: Services,
   principal: Principal,
   request: FhirRequest,
+  route: Route,
 ): Promise<FhirReply> {
-  const job = JOB_PATHS.find(({ below }) => request.path.startsWith(below))
-  if (job !== undefined) return job.answer(services, principal, request)
-  const route = findRoute(request.method, request.path)
-  if (request.isHead) checkHead(route)
+  if (request.readsOnly) requireNoEffects(route)
   requireKept(request.method, route, request.headers)
   const item =
     principal.project.quota &&
@@ -201,43 +188,36 @@ async function answerRoute(
   const asked = { services, principal, request }
   const hasReplicas = services.replicas !== undefined
   const asking = hasReplicas && ONLY_READ.has(route.kind) ? await forReads(asked) : asked
-  const version = await versionWithContent(asking.services, principal, request, route)
-  if (version !== undefined) return contentReply(asking.services, request, version)
+  if ('type' in route && route.type === 'Binary') {
+    const content = await readContent(asking.services, principal, request, route)
+    if (content !== undefined) return content
+  }
   const preferences = readPreferences(request)
   const reply = await run({ ...asking, preferences }, route)
   return finish(reply, preferences)
 }
 
+const SEARCHES = new Set<string>(['search', 'search-form', 'system-search', 'compartment-search'])
 /** Routes that a replica may serve. */
-const ONLY_READ: ReadonlySet<string> = new Set([
-  ...['read', 'vread', 'history', 'type-history', 'system-history'],
-  ...['search', 'search-form', 'system-search', 'compartment-search'],
-])
+const ONLY_READ = SEARCHES.union(
+  new Set(['read', 'vread', 'history', 'type-history', 'system-history']),
+)
 
 /** The bundle charges the cost of its entries. */
 const answerEntry: Respond = (services, principal, request) =>
   answerRoute(services, principal, request, findRoute(request.method, request.path))
 
-/** For content, Accept names its media type and is not parsed by `readPreferences`. */
-function versionWithContent(
-  { repository }: Services,
-  principal: Principal,
-  request: FhirRequest,
-  route: Route,
-): Promise<Version> | undefined {
-  if (!('type' in route) || route.type !== 'Binary' || !wantsContent(request)) return undefined
-  if (route.kind === 'read') return repository.read(principal, route.type, route.id)
-  if (route.kind !== 'vread') return undefined
-  return repository.readVersion(principal, route.type, route.id, route.vid)
-}
-
-type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>
-
-async function run(context: FhirContext, route: InteractionRoute): Promise<FhirReply> {
+async function run(
+  context: FhirContext,
+  route: Exclude<Route, { readonly kind: 'operation' }>,
+): Promise<FhirReply> {
   const { headers } = context.request
+  if (context.preferences.respondAsync && SEARCHES.has(route.kind)) return acceptRequest(context)
   switch (route.kind) {
     case 'read':
-      return READS[route.type]?.(context, route.id) ?? read(context, route.type, route.id)
+      // Most AsyncJobs are not stored as such.
+      if (route.type === 'AsyncJob') return readAsyncJob(context, route.id)
+      return read(context, route.type, route.id)
     case 'vread':
       return vread(context, route.type, route.id, route.vid)
     case 'history':
@@ -262,25 +242,20 @@ async function run(context: FhirContext, route: InteractionRoute): Promise<FhirR
       return deleteConditional(context, route.type)
     case 'search':
     case 'search-form':
-      if (context.preferences.respondAsync) return acceptRequest(context)
       return search(context, route.type)
     case 'bundle': {
-      const { request, services } = context
-      const asked = readBundle(readJson(request), services.config, findRoute)
+      const asked = readBundle(context, findRoute)
       if (context.preferences.respondAsync) return acceptRequest(context)
       return bundle(context, asked, answerEntry)
     }
     case 'metadata':
       return capabilities(context)
     case 'system-search':
-      if (context.preferences.respondAsync) return acceptRequest(context)
       return searchSystem(context)
     case 'type-history':
-      return readHistory(context, route.type)
     case 'system-history':
-      return readHistory(context, undefined)
+      return readHistory(context, 'type' in route ? route.type : undefined)
     case 'compartment-search':
-      if (context.preferences.respondAsync) return acceptRequest(context)
       return searchCompartment(context, route)
     default:
       return route satisfies never
@@ -295,100 +270,19 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
   return { ...(pretty ? indented(reply) : reply), headers }
 }
 
-/** Errors: 404 unknown path or operation, 400 unknown resource type, 405 with Allow. */
-function findRoute(method: string, path: string): Route {
-  const segments = path.split('/').filter((segment) => segment !== '')
-  const [first, second, third, fourth] = segments
-  if (first === undefined) return pick(method, { GET: 'system-search', POST: 'bundle' }, {})
-  if (first.startsWith('$')) return operationRoute(method, segments, {})
-  if (segments.length === 1 && first === 'metadata') return pick(method, { GET: 'metadata' }, {})
-  if (segments.length === 1 && first === '_history') {
-    return pick(method, { GET: 'system-history' }, {})
-  }
-  if (segments.length === 1 && first === '_search') {
-    return pick(method, { POST: 'system-search' }, {})
-  }
-  if (!/^[A-Za-z]+$/.test(first) || first === 'job') throw notFound()
-  if (!isResourceType(first)) throw badStructure('Unknown resource type')
-  const type = first
-  if (second === undefined) return pick(method, TYPE_ROUTES, { type })
-  if (second.startsWith('$')) return operationRoute(method, segments.slice(1), { type })
-  if (segments.length === 2 && second === '_search') {
-    return pick(method, { POST: 'search-form' }, { type })
-  }
-  if (segments.length === 2 && second === '_history') {
-    return pick(method, { GET: 'type-history' }, { type })
-  }
-  if (!isLegalId(second)) throw notFound()
-  const id = normalId(second)
-  if (third === undefined) return pick(method, INSTANCE_ROUTES, { type, id })
-  if (third.startsWith('$')) return operationRoute(method, segments.slice(2), { type, id })
-  if (third === '_history' && segments.length === 3) {
-    return pick(method, { GET: 'history' }, { type, id })
-  }
-  if (third === '_history' && segments.length === 4) {
-    return pick(method, { GET: 'vread' }, { type, id, vid: fourth ?? '' })
-  }
-  const isSearch = segments.length === 3 || (segments.length === 4 && fourth === '_search')
-  if (!isSearch || !/^([A-Za-z]+|\*)$/.test(third)) throw notFound()
-  if (third !== '*' && !isResourceType(third)) throw badStructure('Unknown resource type')
-  const search = fourth === undefined ? 'GET' : 'POST'
-  return pick(method, { [search]: 'compartment-search' }, { type, id, target: third })
+/** Serves `storage/{id}/{vid}` with a signature in the query, without a Principal. */
+export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
+  return answered(request, () => signedContent(services, request))
 }
 
-const TYPE_ROUTES = {
-  GET: 'search',
-  POST: 'create',
-  PUT: 'conditional-update',
-  PATCH: 'conditional-patch',
-  DELETE: 'conditional-delete',
-} as const
-
-const INSTANCE_ROUTES = { GET: 'read', PUT: 'update', PATCH: 'patch', DELETE: 'delete' } as const
-
-function pick(
-  method: string,
-  kinds: Readonly<Record<string, Route['kind']>>,
-  target: Readonly<Record<string, string>>,
-): Route {
-  const kind = kinds[method === 'HEAD' ? 'GET' : method]
-  if (kind === undefined || !Object.hasOwn(kinds, method === 'HEAD' ? 'GET' : method)) {
-    throw methodNotAllowed(allowed(Object.keys(kinds)))
-  }
-  // Each table above pairs a kind with its target.
-  return { kind, ...target } as Route
-}
-
-/** Errors: 405 for a GET with effects, which HEAD must not start. */
-function checkHead(route: Route): void {
-  if (route.kind === 'operation' && route.operation.acts) throw notAllowed(route.operation)
-}
-
-function notAllowed({ methods, acts }: Operation): HttpError {
-  return methodNotAllowed(acts ? methods.join(', ') : allowed(methods))
-}
-
-function allowed(methods: readonly string[]): string {
-  const all = methods.includes('GET') ? ['HEAD', ...methods] : methods
-  return [...all].sort().join(', ')
-}
-
-function operationRoute(
-  method: string,
-  segments: readonly string[],
-  target: { readonly type?: string; readonly id?: string },
-): Route {
-  const name = segments[0]?.slice(1) ?? ''
-  const level = target.id !== undefined ? 'instance' : target.type === undefined ? 'system' : 'type'
-  const known = operations.find(
-    (candidate) =>
-      candidate.name === name &&
-      candidate.on.some((on) => on.level === level && (on.type ?? target.type) === target.type),
-  )
-  const operation = known ?? customOperation(name)
-  // Unknown names are 404 for every method.
-  if (known === undefined && !operation.methods.includes(method)) throw notFound()
-  if (!operation.methods.includes(method)) throw notAllowed(operation)
-  const rest = segments.slice(1).join('/')
-  return { kind: 'operation', operation, type: target.type, id: target.id, rest }
+/** Stores the content that a signed address takes; `address` is that of the sender. */
+export async function handleSignedUpload(
+  services: Services,
+  request: FhirRequest,
+  address: string,
+): Promise<FhirReply> {
+  return await answered(request, async () => {
+    const upload = await signedUpload(services, request, address)
+    return await handle(services, upload.principal, upload.request)
+  })
 }

@@ -1,7 +1,7 @@
 /** Status, result and cancellation of an AsyncJob, visible to its creator and to admins. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
-import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
+import { finishAsyncJob, isOpenJob, JobFinished } from '../bots/async-jobs.ts'
 import {
   accepted,
   allOk,
@@ -16,12 +16,12 @@ import { cancelJob as cancelExport, findExport } from '../export/status.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { coversScope } from '../identity/principals.ts'
 import { endImport, findImport, importAsJob } from '../import/imports.ts'
-import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
+import { absoluteUrl, FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
 import type { FhirContext, FhirReply, FhirRequest, Operation } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
-import { replyWith } from '../rest/resources.ts'
+import { replyWith } from '../rest/read.ts'
 import { platformMeta } from '../store/rows/version.ts'
-import { isAcceptedRequest } from '../store/write/async-requests.ts'
+import { isAcceptedRequest } from '../store/write/requests.ts'
 
 const UNSCOPED = { scope: '', patient: undefined }
 
@@ -35,6 +35,7 @@ export const cancel: Operation = {
   name: 'cancel',
   on: [{ type: 'AsyncJob', level: 'instance' }],
   methods: ['POST'],
+  text: { summary: 'Cancel a job', answer: 'OperationOutcome' },
   async run({ services, principal, id }) {
     await cancelJob(services, principal, id ?? '')
     return outcomeReply(200, allOk)
@@ -62,16 +63,12 @@ export async function handleJob(
   }
   if (request.method !== 'GET') throw methodNotAllowed('GET, DELETE')
   const { resource } = await readJob(services, principal, id)
-  if (!isRunning(resource)) return jsonReply(200, resource)
+  if (!isOpenJob(resource)) return jsonReply(200, resource)
   return jsonReply(202, resource, { 'Content-Location': url, 'Retry-After': '1' })
 }
 
-function statusUrl({ config }: Services, id: string): string {
-  return `${config.baseUrl}fhir/R4/job/${id}/status`
-}
-
-function isRunning({ status }: Resource): boolean {
-  return status === 'accepted' || status === 'active'
+function statusUrl(services: Services, id: string): string {
+  return absoluteUrl(services, `job/${id}/status`)
 }
 
 async function readJob({ repository }: Services, principal: Principal, id: string): Promise<Job> {
@@ -97,7 +94,7 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
     return cancelExport(services, principal, await findExport(services, principal, id))
   }
   const { resource, author } = job
-  if (!isRunning(resource)) throw notCancellable(resource.status)
+  if (!isOpenJob(resource)) throw notCancellable(resource.status)
   // The worker ends started requests, as it knows whether the work is done.
   const isRequest = await isAcceptedRequest(services.database, id)
   const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
@@ -146,7 +143,7 @@ function notCancellable(status: unknown): HttpError {
 }
 
 function result({ resource }: Job): FhirReply {
-  if (isRunning(resource)) throw conflict('The job is still running')
+  if (isOpenJob(resource)) throw conflict('The job is still running')
   if (resource.status === 'cancelled') throw badRequest('The job was cancelled')
   const status = resource.status === 'completed' ? 200 : 400
   const parameters = outputParameters(resource.output)

@@ -1,9 +1,12 @@
 /** The CapabilityStatement, with the search parameters of each type. */
+
 import { createHash } from 'node:crypto'
+import type { Principal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
+import { badRequest } from '../core/errors.ts'
+import { singleValue } from '../core/query.ts'
 import {
   COMPARTMENTS,
-  isPlatformType,
   isResourceType,
   publishedProfileUrls,
   resourceTypes,
@@ -11,16 +14,23 @@ import {
   searchParameters,
 } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
-import { isOfWords } from '../fhir/searched-text.ts'
+import { typeCanonical } from '../fhir/published.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
+import { type Declared, readDeclared } from '../identity/declared.ts'
+import { serviceUrl } from '../request/project-scope.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirContext, FhirReply, Operation } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { isReady } from '../search/language/criteria.ts'
 import { referenceParameters } from '../search/language/parameter-paths.ts'
+import { isOfWords } from '../search/language/search-request.ts'
 import { hasFullText } from '../store/rows/side-rows.ts'
 import { webSocketUrl } from '../subscriptions/socket-subscriptions.ts'
+import { topicUrls } from '../subscriptions/topics.ts'
 import { operations } from './operations.ts'
+
+/** `normative` is answered like `full`. https://hl7.org/fhir/R4/http.html#capabilities */
+const MODES = new Set(['full', 'normative', 'terminology'])
 
 /** Public and equal for all callers, except for a Project's own definitions. */
 export async function capabilities({
@@ -28,12 +38,12 @@ export async function capabilities({
   principal,
   request,
 }: FhirContext): Promise<FhirReply> {
-  const isTerminology = request.query.get('mode') === 'terminology'
-  const own = principal.project.parameters
-  const { text, etag } =
-    own === undefined || isTerminology
-      ? statement(services, isTerminology ? describeTerminology : describe)
-      : statement(services, (baseUrl) => describe(baseUrl, own), own)
+  const mode = singleValue(request.query, 'mode') ?? 'full'
+  if (!MODES.has(mode)) throw badRequest(`mode must be one of ${[...MODES].join(', ')}`, 'mode')
+  const isTerminology = mode === 'terminology'
+  const { text, etag } = isTerminology
+    ? statement(services, 'terminology', NONE, describeTerminology)
+    : await describeFor(services, principal)
   if (request.headers['if-none-match']?.includes(etag)) return emptyReply(304, { ETag: etag })
   return textReply(200, text, { ETag: etag })
 }
@@ -41,29 +51,74 @@ export async function capabilities({
 /** Changes per release only, so that the ETag is the same on every process. */
 const RELEASED = '2026-11-21'
 
+/** Definitions of a caller's Project. */
+interface Own {
+  readonly parameters: OwnParameters | undefined
+  readonly declared: Declared | undefined
+  /** Urls of topics. */
+  readonly topics: readonly string[]
+}
+
+const NONE: Own = { parameters: undefined, declared: undefined, topics: [] }
+
 interface Statement {
-  readonly baseUrl: string
+  readonly url: string
+  readonly own: Own
   readonly text: string
   readonly etag: string
 }
 
-type Make = (baseUrl: string) => object
+/** Address of the service, and the same under the called Project. */
+interface Urls {
+  readonly baseUrl: string
+  readonly url: string
+}
 
-const built = new Cache<Make | OwnParameters, Statement>({ name: 'metadata', max: 50 })
+/** By number of the Project; those without definitions share one. */
+const built = new Cache<string, Statement>({ name: 'metadata', max: 50 })
+/** Statements at the address of a Project are apart, so that they do not displace the others. */
+const scoped = new Cache<string, Statement>({ name: 'scoped-metadata', max: 50 })
 
-function statement({ config }: Services, make: Make, name: Make | OwnParameters = make): Statement {
-  const { baseUrl } = config
-  const known = built.get(name)
-  if (known?.baseUrl === baseUrl) return known
-  const text = JSON.stringify(make(baseUrl))
+async function describeFor(services: Services, principal: Principal): Promise<Statement> {
+  const { parameters, number } = principal.project
+  const [declared, topics] =
+    principal.membershipId === undefined
+      ? [undefined, []]
+      : await services.repository.withStore((store) =>
+          Promise.all([readDeclared(store.connection, principal), topicUrls(store, principal)]),
+        )
+  const own = { parameters, declared, topics }
+  const isStandard = isSame(own, NONE)
+  return statement(services, isStandard ? 'standard' : String(number), own, describe)
+}
+
+function statement(
+  services: Services,
+  name: string,
+  own: Own,
+  make: (urls: Urls, own: Own) => object,
+): Statement {
+  const { baseUrl } = services.config
+  const url = serviceUrl(services)
+  const cache = url === baseUrl ? built : scoped
+  const known = cache.get(name)
+  if (known?.url === url && isSame(known.own, own)) return known
+  const text = JSON.stringify(make({ baseUrl, url }, own))
   const hash = createHash('sha256').update(text).digest('base64url').slice(0, 16)
-  const made = { baseUrl, text, etag: `W/"${hash}"` }
-  built.set(name, made)
+  const made = { url, own, text, etag: `W/"${hash}"` }
+  cache.set(name, made)
   return made
 }
 
+function isSame(one: Own, other: Own): boolean {
+  const topics = one.topics.join() === other.topics.join()
+  return (
+    topics && one.parameters === other.parameters && one.declared?.stamp === other.declared?.stamp
+  )
+}
+
 /** https://hl7.org/fhir/R4/terminologycapabilities.html */
-function describeTerminology(baseUrl: string): object {
+function describeTerminology(urls: Urls): object {
   const parameters = [
     'activeOnly',
     'count',
@@ -74,7 +129,7 @@ function describeTerminology(baseUrl: string): object {
   ]
   return {
     resourceType: 'TerminologyCapabilities',
-    ...head(baseUrl),
+    ...head(urls),
     codeSystem: coreCodeSystems().map((uri) => ({ uri })),
     expansion: {
       hierarchical: false,
@@ -90,32 +145,34 @@ function describeTerminology(baseUrl: string): object {
   }
 }
 
-function head(baseUrl: string): object {
+function head({ url }: Urls): object {
   return {
     status: 'active',
     date: RELEASED,
     kind: 'instance',
     // No version: the statement is public.
     software: { name: 'Botica' },
-    implementation: { description: 'Botica FHIR server', url: `${baseUrl}fhir/R4` },
+    implementation: { description: 'Botica FHIR server', url: `${url}fhir/R4` },
   }
 }
 
 const WEB_SOCKET = 'http://hl7.org/fhir/StructureDefinition/capabilitystatement-websocket'
 
-function describe(baseUrl: string, own?: OwnParameters): object {
+function describe(urls: Urls, own: Own): object {
+  const { statements = [], guides = [] } = own.declared ?? {}
   return {
     resourceType: 'CapabilityStatement',
-    ...head(baseUrl),
-    instantiates: [`${BULK}/CapabilityStatement/bulk-data`],
+    ...head(urls),
+    instantiates: [`${BULK}/CapabilityStatement/bulk-data`, ...statements],
     fhirVersion: '4.0.1',
     format: ['json', 'application/fhir+json'],
     patchFormat: ['application/json-patch+json', 'application/fhir+json'],
+    ...(guides.length === 0 ? {} : { implementationGuide: guides }),
     rest: [
       {
-        extension: [{ url: WEB_SOCKET, valueUri: webSocketUrl(baseUrl) }],
+        extension: [{ url: WEB_SOCKET, valueUri: webSocketUrl(urls.baseUrl) }],
         mode: 'server',
-        security: security(baseUrl),
+        security: security(urls),
         resource: resourceTypes.map((type) => describeType(type, own)),
         interaction: ['transaction', 'batch', 'history-system', 'search-system'].map((code) => ({
           code,
@@ -128,13 +185,13 @@ function describe(baseUrl: string, own?: OwnParameters): object {
   }
 }
 
-function security(baseUrl: string): object {
+function security({ url }: Urls): object {
   const services = ['OAuth', 'SMART-on-FHIR', 'Basic'].map((code) => ({
     coding: [{ system: 'http://terminology.hl7.org/CodeSystem/restful-security-service', code }],
   }))
   const addresses = ['authorize', 'token', 'introspect', 'revoke', 'register'].map((name) => ({
     url: name,
-    valueUri: `${baseUrl}oauth2/${name}`,
+    valueUri: `${url}oauth2/${name}`,
   }))
   const oauthUris = {
     url: 'http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris',
@@ -154,15 +211,20 @@ const INTERACTIONS = [
   'history-type',
 ]
 
-function describeType(type: string, own: OwnParameters | undefined): object {
+function describeType(type: string, { parameters, declared, topics }: Own): object {
   const canSearch = type !== 'Binary'
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
   // The content of a Binary has no table form.
   const offered = operationsAt(type).filter(({ name }) => canSearch || name !== 'csv')
-  const supported = publishedProfileUrls(type)
+  const own = declared?.profiles.get(type) ?? []
+  const supported = [...new Set([...publishedProfileUrls(type), ...own])]
+  const listed = type === 'Subscription' ? topics : []
   return {
+    ...(listed.length === 0
+      ? {}
+      : { extension: listed.map((valueCanonical) => ({ url: TOPIC, valueCanonical })) }),
     type,
-    profile: `${isPlatformType(type) ? PLATFORM_PROFILES : STANDARD_PROFILES}${type}`,
+    profile: typeCanonical(type),
     ...(supported.length === 0 ? {} : { supportedProfile: supported }),
     interaction: codes.map((code) => ({ code })),
     versioning: 'versioned',
@@ -173,14 +235,13 @@ function describeType(type: string, own: OwnParameters | undefined): object {
     conditionalUpdate: canSearch,
     conditionalDelete: canSearch ? 'multiple' : 'not-supported',
     referencePolicy: ['literal', 'logical', 'local'],
-    ...(canSearch ? describeSearch(type, own) : {}),
+    ...(canSearch ? describeSearch(type, parameters) : {}),
     ...(offered.length === 0 ? {} : { operation: offered }),
   }
 }
 
-const STANDARD_PROFILES = 'http://hl7.org/fhir/StructureDefinition/'
-const PLATFORM_PROFILES = 'https://medplum.com/fhir/StructureDefinition/'
-
+const TOPIC =
+  'http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/capabilitystatement-subscriptiontopic-canonical'
 const BULK = 'http://hl7.org/fhir/uv/bulkdata'
 const STANDARD_OPERATIONS = 'http://hl7.org/fhir/OperationDefinition/'
 const PLATFORM_OPERATIONS = 'https://medplum.com/fhir/OperationDefinition/'

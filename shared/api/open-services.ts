@@ -4,8 +4,9 @@ import { createDevices } from '../access/credentials/devices.ts'
 import { createHashing } from '../access/credentials/hashing.ts'
 import { createSignedUrls } from '../access/credentials/signed-urls.ts'
 import { createTokens } from '../access/credentials/tokens.ts'
-import { invalidateCaches } from '../core/cache.ts'
+import { invalidateCaches, sizeWithin } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
+import { ConfigError } from '../core/config/reader.ts'
 import { timings } from '../core/config/waits.ts'
 import { makePrototypesFast } from '../core/fast-prototypes.ts'
 import type { Logger } from '../core/log.ts'
@@ -23,8 +24,8 @@ import { openQueues } from '../queue/queue.ts'
 import { openBus } from '../redis/bus.ts'
 import { openChanges } from '../redis/changes.ts'
 import { createLimiter } from '../redis/limiter.ts'
-import { createAnnouncer } from '../redis/outbox-wakes.ts'
 import { endStart, openRedis, type Redis, redisConfigError, untilReady } from '../redis/redis.ts'
+import { createAnnouncer } from '../redis/wakes.ts'
 import type { Services } from '../request/services.ts'
 import { openRepository } from '../store/open-repository.ts'
 import { openOwnParameters } from '../store/rows/custom-parameters.ts'
@@ -33,7 +34,16 @@ import { writeFeatures } from './write-features.ts'
 /** A startup error, as one sentence for the operator. */
 export class StartError extends Error {}
 
+/** Ends the process with the reason why it could not start: a sentence for the operator, or the stack of a fault. */
+export function exitUnstarted(error: unknown): void {
+  const isPlain = error instanceof ConfigError || error instanceof StartError
+  const text = error instanceof Error && !isPlain ? error.stack : String((error as Error).message)
+  process.stderr.write(`${text}\n`, () => process.exit(1))
+}
+
 const RETRY_MS = 1000
+const RECENT_OF_WEB_MB = 128
+const RECENT_OF_WORKER_MB = 32
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
 export async function openServices(config: Config, log: Logger, isWeb = false): Promise<Services> {
@@ -58,8 +68,8 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   const replicas = openConfiguredReplicas({ config, redis, log }, database)
   opened.defer(async () => replicas?.close())
   const features = writeFeatures({ ...config, programRights, report: changes.report })
-  const announce = createAnnouncer(bus)
-  const options = { ownParameters, log, announce, replicas, answersSearches: isWeb }
+  const recentSize = sizeOfRecent(config, isWeb)
+  const options = { ownParameters, log, announce: createAnnouncer(bus), replicas, recentSize }
   const repository = await openRepository(database, features, options)
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,
@@ -97,6 +107,13 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   }
 }
 
+/** Web also answers searches from its recent versions. */
+function sizeOfRecent({ webMemoryMb, workerMemoryMb }: Config, isWeb: boolean): number {
+  return isWeb
+    ? sizeWithin(webMemoryMb, RECENT_OF_WEB_MB)
+    : sizeWithin(workerMemoryMb, RECENT_OF_WORKER_MB)
+}
+
 function openConfiguredReplicas(
   opened: Pick<Services, 'config' | 'redis' | 'log'>,
   database: Database,
@@ -126,7 +143,7 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
         throw new StartError(`PostgreSQL refuses the connection: ${reason}`)
       }
       if (Date.now() >= deadline) {
-        throw new StartError('PostgreSQL does not answer; look at DATABASE_URL')
+        throw new StartError('PostgreSQL does not answer; check DATABASE_URL')
       }
       log.warn('Waiting for PostgreSQL')
       await delay(RETRY_MS)

@@ -2,11 +2,18 @@
 
 import { execute } from '../bots/execute.ts'
 import { exportData } from '../export/export.ts'
-import { graphql } from '../graphql/serve.ts'
+import { graphql } from '../graphql/operation.ts'
 import { importRows } from '../import/import.ts'
 import { importResources } from '../import/resources.ts'
 import { expunge, reindex } from '../jobs/async-requests.ts'
+import { agentStats, fetchLogs, reloadConfig, upgrade } from '../operations/agents/commands.ts'
+import { push } from '../operations/agents/push.ts'
+import { agentMessages, agentStatus, bulkStatus } from '../operations/agents/status.ts'
+import { diff } from '../operations/bots/compare.ts'
+import { deadLetters, discard } from '../operations/bots/dead-letters.ts'
 import { deploy } from '../operations/bots/deploy.ts'
+import { dryRun } from '../operations/bots/dry-run.ts'
+import { promote, releases, rollback } from '../operations/bots/releases.ts'
 import { logs, replay, runs } from '../operations/bots/runs.ts'
 import { apply } from '../operations/clinical/apply.ts'
 import { docref, document } from '../operations/clinical/document.ts'
@@ -22,43 +29,69 @@ import { updateEmail } from '../operations/projects/update-email.ts'
 import { csv } from '../operations/resources/csv.ts'
 import { graph } from '../operations/resources/graph.ts'
 import { meta, metaAdd, metaDelete } from '../operations/resources/meta.ts'
+import { presignedUrl } from '../operations/resources/presigned-url.ts'
 import { validate } from '../operations/resources/validate.ts'
-import { book } from '../operations/scheduling/book.ts'
+import { book, hold } from '../operations/scheduling/book.ts'
 import { find } from '../operations/scheduling/find.ts'
+import { cancelAppointment, confirm } from '../operations/scheduling/settle.ts'
 import { lookup, subsumes } from '../operations/terminology/lookup.ts'
 import { translate } from '../operations/terminology/translate.ts'
-import { validateCode } from '../operations/terminology/validate-code.ts'
+import { validateSetCode, validateSystemCode } from '../operations/terminology/validate-code.ts'
 import { init } from '../projects/init.ts'
 import { rotateSecret, smartLaunch } from '../projects/provision.ts'
+import { acceptedRanges } from '../request/negotiate.ts'
+import { parametersReply } from '../request/parameters.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Operation } from '../request/request.ts'
 import { redeliver, resend, subscriptionStatus } from '../subscriptions/pending-deliveries.ts'
 import { wsBindingToken } from '../subscriptions/socket-subscriptions.ts'
+import { subscriptionEvents } from '../subscriptions/topic-events.ts'
 import { expand, expandProfile } from '../terminology/expand.ts'
 import { cancel } from './jobs.ts'
 
-/** FHIR versions served: https://hl7.org/fhir/R4/capabilitystatement-operation-versions.html */
+const VERSION = '4.0'
+const FHIR_TYPE = 'application/fhir+json'
+
+/** FHIR versions served, as Parameters if Accept names FHIR: https://hl7.org/fhir/R4/capabilitystatement-operation-versions.html */
 const versions: Operation = {
   name: 'versions',
   on: [{ level: 'system' }],
   standard: 'CapabilityStatement',
   methods: ['GET'],
+  text: { summary: 'Ask which versions of FHIR are served', answer: 'object' },
   ownFormat: true,
-  async run() {
-    const body = { versions: ['4.0'], default: '4.0' }
+  async run({ request }) {
+    if (acceptedRanges(request.headers.accept).includes(FHIR_TYPE)) {
+      return parametersReply([
+        ['version', 'valueCode', VERSION],
+        ['default', 'valueCode', VERSION],
+      ])
+    }
+    const body = { versions: [VERSION], default: VERSION }
     return jsonReply(200, body, { 'Content-Type': 'application/json; charset=utf-8' })
   },
 }
 
 export const operations: readonly Operation[] = [
+  agentMessages,
+  agentStats,
+  agentStatus,
   apply,
   book,
+  hold,
+  confirm,
+  cancelAppointment,
+  bulkStatus,
   cancel,
   clone,
   csv,
+  deadLetters,
   deploy,
+  diff,
+  discard,
   docref,
   document,
+  dryRun,
   everything,
   execute,
   expand,
@@ -67,6 +100,7 @@ export const operations: readonly Operation[] = [
   exportData,
   expunge,
   extract,
+  fetchLogs,
   find,
   graph,
   graphql,
@@ -81,21 +115,30 @@ export const operations: readonly Operation[] = [
   meta,
   metaAdd,
   metaDelete,
+  promote,
+  presignedUrl,
+  push,
   redeliver,
   reindex,
+  releases,
+  reloadConfig,
   replay,
   resend,
+  rollback,
   rotateSecret,
   runs,
   setAccounts,
   smartLaunch,
+  subscriptionEvents,
   subscriptionStatus,
   subsumes,
   summary,
   translate,
   updateEmail,
+  upgrade,
   validate,
-  validateCode,
+  validateSetCode,
+  validateSystemCode,
   versions,
   wsBindingToken,
 ]

@@ -6,16 +6,18 @@ import type { Outbound } from '../core/config/outbound.ts'
 import { definitionRules } from '../identity/definitions.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
 import type { Changes } from '../redis/changes.ts'
-import { downloadPart } from '../request/binary/downloads.ts'
+import { downloadPart } from '../request/binary/attachments.ts'
 import type { WriteFeatures } from '../store/open-repository.ts'
-import { changePart, projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
+import { projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
+import { changePart } from '../store/write/reported-changes.ts'
+import { topicRule } from '../subscriptions/topics.ts'
 import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
 
 interface Settings {
   /** Without it only administrators write programs with a membership. */
   readonly programRights?: ProgramRights
   readonly baseUrl?: string
-  /** Allowed targets of Subscriptions; only public addresses by default. */
+  /** Allowed targets of Subscriptions and mail servers; only public addresses by default. */
   readonly hookTargets?: Outbound
   /** Downloads external attachments; off by default. */
   readonly autoDownload?: boolean
@@ -34,11 +36,12 @@ export function writeFeatures({
 }: Settings = {}): WriteFeatures {
   return {
     rules: [
-      projectRule,
+      projectRule(hookTargets),
       ...identityRules(programRights, baseUrl),
       ...definitionRules,
       ...botRules(programRights),
       subscriptionRule(hookTargets),
+      topicRule,
     ],
     parts: [
       tenantPart,
@@ -51,5 +54,3 @@ export function writeFeatures({
     ],
   }
 }
-
-/** Invalidates the features' caches for changed resources. */

@@ -2,23 +2,30 @@
  * AsyncJob of a bot run: created when the caller gets a status URL, and finished exactly once. Its author is the
  * caller.
  */
-
 import {
   type Principal,
   type ProjectContext,
   type RunLease,
-  systemPrincipal,
+  servicePrincipal,
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
-import { allOk, HttpError } from '../core/errors.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
+import { allOk, attempt, isAbsent } from '../core/errors.ts'
+import { isObject, type Resource, toObjects } from '../fhir/resource.ts'
+import {
+  isFree,
+  type LeaseTable,
+  leaseRow,
+  releaseLeased,
+  updateLeased,
+} from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import type { Services } from '../request/services.ts'
 import type { WritePart } from '../store/rows/context.ts'
+import { buryPendingSql, outcomeText } from './dead-runs.ts'
 import { encodeReply } from './execute-reply.ts'
-import { addPendingRun, removePendingRun } from './pending-runs.ts'
 
-export interface NewJob {
+interface NewJob {
   readonly runId: string
   readonly status: 'accepted' | 'active'
   readonly request: string
@@ -32,11 +39,12 @@ export async function createAsyncJob(
   caller: Principal,
   { job, ...made }: NewJob,
 ): Promise<void> {
-  await addPendingRun(services.database, {
-    id: made.runId,
-    projectId: caller.project.id,
-    home: services.queues.home,
-    job,
+  const { database, queues } = services
+  await database.query({
+    name: 'pending-run-add',
+    text: `insert into pending_run (id, project, home, job) values ($1, $2, $3, $4)
+      on conflict do nothing`,
+    values: [made.runId, caller.project.id, queues.home, job ?? null],
   })
   await storeAsyncJob(services, caller, made)
 }
@@ -54,7 +62,9 @@ export async function storeAsyncJob(
     requestTime: new Date().toISOString(),
     ...scopeExtension(caller),
   }
-  await repository.create(jobPrincipal(caller.project, caller.profile), resource, { keepId: true })
+  await repository.create(servicePrincipal(caller.project, { profile: caller.profile }), resource, {
+    keepId: true,
+  })
 }
 
 export type JobEnd =
@@ -77,7 +87,7 @@ export async function startAsyncJob(
   runId: string,
 ): Promise<void> {
   await repository.patch(
-    jobPrincipal(project, author),
+    servicePrincipal(project, { profile: author }),
     { type: 'AsyncJob', id: runId },
     (current) => {
       if (current.status !== 'accepted') throw new JobFinished(String(current.status))
@@ -98,10 +108,10 @@ export async function finishAsyncJob(
   project: ProjectContext,
   { author, runId, end: { lease, ...end } }: FinishedJob,
 ): Promise<void> {
-  const principal = { ...jobPrincipal(project, author), lease }
+  const principal = { ...servicePrincipal(project, { profile: author }), lease }
   await repository.patch(principal, { type: 'AsyncJob', id: runId }, (current) => {
     const isRight = !('onlyIf' in end) || current.status === end.onlyIf
-    if (!isOpen(current) || !isRight) throw new JobFinished(String(current.status))
+    if (!isOpenJob(current) || !isRight) throw new JobFinished(String(current.status))
     const { output: _, ...rest } = current
     return {
       ...rest,
@@ -114,21 +124,77 @@ export async function finishAsyncJob(
   })
 }
 
-/** Removes the row of the run in the write that ends its AsyncJob. */
-export const pendingRunPart: WritePart<true> = {
+/** Opens the AsyncJob of a failed run again, or makes another one with its id. */
+export async function reopenAsyncJob(
+  { repository, config }: Pick<Services, 'repository' | 'config'>,
+  project: ProjectContext,
+  { runId, botId, requester }: Pick<ExecuteJob, 'runId' | 'botId' | 'requester'>,
+): Promise<void> {
+  const principal = servicePrincipal(project, { profile: requester })
+  try {
+    await repository.patch(principal, { type: 'AsyncJob', id: runId }, (current) => {
+      const { output: _, transactionTime: __, ...rest } = current
+      return { ...rest, status: 'accepted' }
+    })
+  } catch (error) {
+    if (!isOver(error)) throw error
+    const request = `${config.baseUrl}fhir/R4/Bot/${botId}/$execute`
+    const requestTime = new Date().toISOString()
+    const resource = {
+      resourceType: 'AsyncJob',
+      id: runId,
+      status: 'accepted',
+      request,
+      requestTime,
+    }
+    await repository.create(principal, resource, { keepId: true })
+  }
+}
+
+/** True when a change of an AsyncJob failed because it is finished, deleted or missing. */
+export function isOver(error: unknown): boolean {
+  return isAbsent(error) || error instanceof JobFinished
+}
+
+interface EndedRun {
+  /** The text of a failure. */
+  readonly error: string | undefined
+  readonly isDead: boolean
+}
+
+/** Removes the row of the run in the write that ends its AsyncJob; a failed one becomes a dead run. */
+export const pendingRunPart: WritePart<EndedRun> = {
   types: new Set(['AsyncJob']),
   buildRow: ({ stored, resource }) => {
-    const hasEnded = !isOpen(resource) && stored !== undefined && isOpen(stored)
-    return hasEnded ? true : undefined
+    const hasEnded = !isOpenJob(resource) && stored !== undefined && isOpenJob(stored)
+    if (!hasEnded) return undefined
+    return { isDead: resource.status === 'error', error: failureText(resource) }
   },
   sql(ended, bind) {
     const numbers = bind(`{${ended.map(({ n }) => n).join(',')}}`, 'int[]')
-    const remove = `pr as (delete from pending_run p using w where w.n = any(${numbers}) and p.id = w.id)`
-    return { name: 'ended', sql: [remove] }
+    const remove = `pr as (delete from pending_run p using w
+      where w.n = any(${numbers}) and p.id = w.id returning p.*, w.n)`
+    const dead = ended.filter(({ item }) => item.isDead)
+    if (dead.length === 0) return { name: 'ended', sql: [remove] }
+    const failed = bind(
+      dead.map(({ n }) => n),
+      'int[]',
+    )
+    const errors = bind(
+      dead.map(({ item }) => item.error ?? null),
+      'text[]',
+    )
+    return { name: 'ended-dead', sql: [remove, `pd as (${buryPendingSql('pr', failed, errors)})`] }
   },
 }
 
-function isOpen({ status }: Resource): boolean {
+function failureText({ output }: Resource): string | undefined {
+  const parameters = isObject(output) ? toObjects(output.parameter) : []
+  const outcome = parameters.find(({ name }) => name === 'outcome')
+  return outcomeText(outcome?.resource)
+}
+
+export function isOpenJob({ status }: Resource): boolean {
   return status === 'accepted' || status === 'active'
 }
 
@@ -154,8 +220,7 @@ export async function settleAsyncJob(
   try {
     await finishAsyncJob(services, project, { author: job.requester, runId: reply.runId, end })
   } catch (error) {
-    const isLost = error instanceof HttpError && (error.status === 404 || error.status === 410)
-    if (!isLost && !(error instanceof JobFinished)) throw error
+    if (!isOver(error)) throw error
     await removePendingRun(services.database, reply.runId)
   }
 }
@@ -168,23 +233,127 @@ function resultParameters({ status, kind, body = '' }: ExecuteReply): readonly u
     return [{ name: 'responseBody', valueBoolean: body === 'true' }]
   }
   if (status === 'error' || kind === 'outcome' || body.includes('"OperationOutcome"')) {
-    const resource = outcomeIn(body)
-    if (resource !== undefined) return [{ name: 'outcome', resource }]
+    const resource = attempt<unknown>(() => JSON.parse(body))
+    const isOutcome = isObject(resource) && resource.resourceType === 'OperationOutcome'
+    if (isOutcome) return [{ name: 'outcome', resource }]
   }
   // FHIR has no empty strings, so an empty result has no parameter.
   return body === '' ? [] : [{ name: 'responseBody', valueString: body }]
 }
 
-function outcomeIn(text: string): unknown {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isObject(value) && value.resourceType === 'OperationOutcome' ? value : undefined
-  } catch {
-    return undefined
-  }
+// Durable rows of asynchronous bot runs, from acceptance until the AsyncJob is finished.
+
+const FOREIGN_MS = 30 * 60_000
+
+/** Younger runs may be on their way into the queue. */
+const OLDER_THAN_MS = 10_000
+
+export interface PendingRun {
+  readonly id: string
+  /** Id of the Project its AsyncJob lives in. */
+  readonly projectId: string
+  /** The job as JSON text; null for a run that must not start again. */
+  readonly job: string | null
+  readonly hadEffect: boolean
 }
 
-/** Returns the service's rights with the caller as author. */
-export function jobPrincipal(project: ProjectContext, author: string | undefined): Principal {
-  return { ...systemPrincipal(project), profile: author }
+/** The lease is shorter than the lock of the run's job. */
+export const PENDING_RUNS: LeaseTable = {
+  name: 'pending_run',
+  key: { id: 'uuid' },
+  token: 'takes',
+  expiresAt: 'held',
+  leaseMs: 10_000,
+}
+
+/** `attempt` and `hadEffect` only where the row has them. */
+export interface LeasedRow {
+  readonly token: number
+  readonly attempt?: number
+  readonly hadEffect?: boolean
+}
+
+/** Returns undefined once the AsyncJob is finished, or while another worker that is not `isGone` has the run. */
+export async function leasePendingRun(
+  database: Connection,
+  id: string,
+  isGone: boolean,
+): Promise<LeasedRow | undefined> {
+  const [leased] = await database.query<LeasedRow>({
+    name: 'pending-run-lease',
+    text: `update pending_run x set ${leaseRow(PENDING_RUNS, 'x')}
+      where id = $1 and ($2 or ${isFree(PENDING_RUNS, 'x')})
+      returning takes as token, takes - returned as attempt, effect as "hadEffect"`,
+    values: [id, isGone],
+  })
+  return leased
+}
+
+/**
+ * Releases a run that has not begun or, with `isAnew`, is to be repeated regardless of effects. False when the lease
+ * was lost.
+ */
+export async function releasePendingRun(
+  database: Connection,
+  id: string,
+  token: number,
+  isAnew: boolean,
+): Promise<boolean> {
+  return await releaseLeased(
+    database,
+    PENDING_RUNS,
+    { key: [id], token },
+    {
+      name: 'pending-run-release',
+      // An expired lease counts as an attempt; a released or unstarted one does not.
+      set: 'held = null, effect = effect and not $3, returned = returned + 1 + (not $3)::int',
+      values: [isAnew],
+    },
+  )
+}
+
+/** Notes that the run is about to have an effect. False when the lease was lost. */
+export async function recordPendingEffect(
+  database: Connection,
+  id: string,
+  token: number,
+): Promise<boolean> {
+  return await updateLeased(
+    database,
+    PENDING_RUNS,
+    { key: [id], token },
+    {
+      name: 'pending-run-effect',
+      set: 'effect = true',
+    },
+  )
+}
+
+export async function removePendingRun(database: Connection, id: string): Promise<void> {
+  await database.query({
+    name: 'pending-run-remove',
+    text: 'delete from pending_run where id = $1',
+    values: [id],
+  })
+}
+
+/**
+ * Returns at most `count` runs without a worker that were accepted some time ago, in id order after `after`. Runs of
+ * another Redis are included much later: during a migration between two Redis servers workers of both read this table.
+ */
+export async function pendingRuns(
+  database: Connection,
+  home: string,
+  after: string,
+  count: number,
+): Promise<readonly PendingRun[]> {
+  return await database.query<PendingRun>({
+    name: 'pending-runs',
+    text: `
+      select id, project as "projectId", job, effect as "hadEffect" from pending_run x
+      where id > $1::uuid and ${isFree(PENDING_RUNS, 'x')}
+        and added < clock_timestamp() - case when home = $2 then $3::float8 else $4::float8 end * interval '1 ms'
+      order by id limit $5`,
+    values: [after, home, OLDER_THAN_MS, FOREIGN_MS, count],
+  })
 }

@@ -1,19 +1,24 @@
-/** Resolves the Bot of a `$execute`, its identity, code and limits. */
+/** Resolves the Bot of a `$execute` or a Subscription, its identity, code and limits. */
 import { callerKey, type Principal } from '../access/principal.ts'
+import { scopeIn } from '../access/scopes.ts'
 import { Cache } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
-import { badRequest, HttpError, notFound } from '../core/errors.ts'
+import { badRequest, HttpError, ignoreClientError, notFound } from '../core/errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import type { Acting, Session } from '../identity/principals.ts'
+import { asArray, isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { type Acting, narrowSession, type Session } from '../identity/principals.ts'
 import type { OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
+import { equals, searchFor } from '../store/lookups.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
 
 export interface FoundBot {
   readonly bot: Resource & { readonly id: string }
   readonly version: number
+  readonly updated: Date
   readonly projectId: string
+  /** The label whose code was asked for, which is the `executableCode` of `bot`. */
+  readonly label?: string
 }
 
 /** A deployment by another process takes effect within this time plus one read. */
@@ -54,7 +59,7 @@ export function toFoundBot(version: Version): FoundBot {
   const projectId = platformMeta(version).project
   if (projectId === undefined) throw new Error(`Bot/${version.id} is in no project`)
   const bot = JSON.parse(version.content) as FoundBot['bot']
-  return { bot, version: version.ver, projectId }
+  return { bot, version: version.ver, updated: version.lastUpdated, projectId }
 }
 
 async function findByIdentifier(
@@ -66,22 +71,10 @@ async function findByIdentifier(
   if (bar < 0) throw notFound()
   const system = identifier.slice(0, bar)
   const value = identifier.slice(bar + 1)
-  const page = await repository.search(principal, {
-    type: 'Bot',
-    conditions: [{ code: 'identifier', type: 'token', modifier: undefined, values: [identifier] }],
-    includes: [],
-    sort: [],
-    count: 100,
-    offset: 0,
-    cursor: undefined,
-    total: 'none',
-    summary: undefined,
-    elements: undefined,
-    ignored: [],
-  })
+  const wanted = searchFor('Bot', [equals('identifier', 'token', identifier)], 100, [])
+  const page = await repository.search(principal, wanted)
   const matches = page.versions.map(toFoundBot).filter(({ bot }) => {
-    const identifiers: readonly unknown[] = Array.isArray(bot.identifier) ? bot.identifier : []
-    return identifiers.some(
+    return asArray(bot.identifier).some(
       (item) => isObject(item) && (item.system ?? '') === system && item.value === value,
     )
   })
@@ -117,16 +110,24 @@ async function findOldestBot(
   return oldest.found
 }
 
-/** Errors: 400 when bots are off or the bot has no code. */
-export async function requireCode(
+const DISABLED = 'Bots not enabled'
+
+/** Returns why the bot cannot run; undefined if it can. */
+export async function findProblem(
   { config, principals }: Services,
   { bot, projectId }: FoundBot,
-): Promise<void> {
+): Promise<string | undefined> {
   const project = await principals.project(projectId)
-  if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
+  if (!project?.features.includes('bots')) return DISABLED
   const location = codeLocation(bot, config.baseUrl)
-  if (location === undefined) throw badRequest('No executable code')
-  if (location === null) throw badRequest('Executable code is not a Binary')
+  if (location === undefined) return 'No executable code'
+  return location === null ? 'Executable code is not a Binary' : undefined
+}
+
+/** Errors: 400 when bots are off or the bot has no code. */
+export async function requireCode(services: Services, found: FoundBot): Promise<void> {
+  const problem = await findProblem(services, found)
+  if (problem !== undefined) throw badRequest(problem)
 }
 
 /**
@@ -145,7 +146,7 @@ export async function resolveRunAs(
   return toActing(own?.principal ?? principal)
 }
 
-export async function findBotMembership(
+async function findBotMembership(
   { principals }: Services,
   botId: string,
   projectIds: readonly string[],
@@ -160,6 +161,61 @@ export async function findBotMembership(
 export function toActing({ membershipId, scope, patient }: Principal): Acting {
   if (membershipId === undefined) throw new HttpError(403, badRequest('No membership').outcome)
   return { membershipId, scope, patient }
+}
+
+/** A bot that a Subscription starts, with the run's membership and the policy that filters the resource. */
+export interface BotTarget extends FoundBot {
+  readonly session: Session
+}
+
+export interface MissingTarget {
+  readonly isDisabled: boolean
+  readonly text: string
+}
+
+/**
+ * Returns the session of a Subscription's author in a Project, within the scope of its creation; undefined without an
+ * active membership.
+ */
+export async function resolveAuthorSession(
+  { principals }: Services,
+  subscription: Resource,
+  projectNumber: number,
+): Promise<Session | undefined> {
+  const author = subscription.meta?.author
+  const reference = author?.reference ?? ''
+  const isBot = reference.startsWith('Bot/')
+  const found = await principals.forProfile(
+    reference,
+    isBot ? subscription.meta?.project : undefined,
+  )
+  if (found === undefined) return undefined
+  const session = narrowSession(found, scopeIn(author) ?? found.principal)
+  const { project, isSuperAdmin } = session.principal
+  return isSuperAdmin || project.number === projectNumber ? session : undefined
+}
+
+export async function findTarget(
+  services: Services,
+  author: Session,
+  id: string,
+): Promise<BotTarget | MissingTarget> {
+  const version = await services.repository
+    .read(author.principal, 'Bot', id)
+    .catch(ignoreClientError)
+  if (version?.content === undefined) return { isDisabled: false, text: 'The Bot is not visible' }
+  const found = toFoundBot(version)
+  const problem = await findProblem(services, found)
+  if (problem !== undefined) return { isDisabled: problem === DISABLED, text: problem }
+  const projects = [author.principal.project.id, found.projectId]
+  const session =
+    found.bot.runAsUser === true ? author : await findBotMembership(services, id, projects)
+  if (session === undefined) return { isDisabled: false, text: 'The Bot has no membership' }
+  return { ...found, session }
+}
+
+export function isBotTarget(found: BotTarget | MissingTarget): found is BotTarget {
+  return 'bot' in found
 }
 
 export interface BotLimits {

@@ -1,7 +1,10 @@
 /** Module format and checks of bot code. */
-import { type AnyNode, type Position, type Program, parse } from 'acorn'
+
+import { type AnyNode, type Node, type Position, type Program, parse } from 'acorn'
 import { badRequest } from '../core/errors.ts'
-import { checkImports, walk } from './imports.ts'
+import type { BotDeclarations } from '../fhir/bot-declarations.ts'
+import { findUndeclared, walk } from './code-uses.ts'
+import { moduleExports } from './modules.ts'
 
 export type CodeFormat = 'commonjs' | 'module'
 
@@ -16,13 +19,21 @@ export function codeFormat(code: string, filename: string): CodeFormat {
 }
 
 /**
- * Returns warnings: missing modules throw only when reached. Errors: 400 for a syntax error, a missing export or a
- * missing `handler`.
+ * Returns warnings: missing modules throw only when reached, and so do secrets and hosts that the Bot does not name.
+ * Errors: 400 for a syntax error, a missing export or a missing `handler`.
  */
-export function checkCode(code: string, filename: string): readonly string[] {
+export function checkCode(
+  code: string,
+  filename: string,
+  declared?: BotDeclarations,
+): readonly string[] {
   const format = codeFormat(code, filename)
   const program = parseCode(code, filename, format)
-  const warnings = checkImports(program, filename)
+  const uses = declared === undefined ? [] : findUndeclared(program, declared)
+  const warnings = [
+    ...checkImports(program, filename),
+    ...uses.slice(0, MOST_WARNINGS).map(({ node, text }) => placed(filename, node, text)),
+  ]
   if (format === 'module' ? !exportsHandler(program) : !assignsHandler(program)) {
     throw badRequest(`${filename}: there is no export named "handler" (line 1, column 1)`)
   }
@@ -94,4 +105,102 @@ function isModuleExports(node: AnyNode): boolean {
 
 function identifierName(node: AnyNode): string | undefined {
   return node.type === 'Identifier' ? node.name : undefined
+}
+
+// Checks a bot's imports against the sandbox at deployment.
+
+const MOST_WARNINGS = 20
+
+/**
+ * Returns missing modules and names with their places, as warnings: bundles refer to unused modules, inside `try` or in
+ * dead code. Errors: 400 for a missing name in an `import`, which would prevent any run.
+ */
+function checkImports(program: Program, filename: string): readonly string[] {
+  const warnings = new Set<string>()
+  walk(program, (node) => {
+    for (const { module, names } of readImports(node)) {
+      const known = moduleExports(module)
+      const odd = known === undefined ? undefined : names.find((name) => !known.has(name))
+      if (known === undefined)
+        warnings.add(placed(filename, node, `Cannot find module "${module}"`))
+      if (odd === undefined) continue
+      const text = placed(filename, node, `"${module}" has no "${odd}"`)
+      if (/^(Im|Ex)port/.test(node.type)) throw badRequest(text)
+      warnings.add(text)
+    }
+  })
+  return [...warnings].slice(0, MOST_WARNINGS)
+}
+
+function placed(filename: string, node: Node, text: string): string {
+  const { line, column } = node.loc?.start ?? { line: 1, column: 0 }
+  return `${filename}: ${text} (line ${line}, column ${column + 1})`
+}
+
+interface Import {
+  readonly module: string
+  /** Only certain names; none for a namespace or computed access. */
+  readonly names: readonly string[]
+}
+
+function readImports(node: AnyNode): readonly Import[] {
+  switch (node.type) {
+    case 'ImportDeclaration': {
+      const names = node.specifiers.flatMap((specifier) =>
+        specifier.type === 'ImportSpecifier' ? [importedName(specifier.imported)] : [],
+      )
+      return [{ module: String(node.source.value), names }]
+    }
+    case 'ExportNamedDeclaration':
+      if (!node.source) return []
+      return [
+        {
+          module: String(node.source.value),
+          names: node.specifiers.map(({ local }) => importedName(local)),
+        },
+      ]
+    case 'ExportAllDeclaration':
+      return [{ module: String(node.source.value), names: [] }]
+    case 'ImportExpression':
+      return literal(node.source)
+    case 'VariableDeclarator': {
+      const required = node.init ? requiredModule(node.init) : undefined
+      if (required === undefined || node.id.type !== 'ObjectPattern') return []
+      const names = node.id.properties.flatMap((property) =>
+        property.type === 'Property' && !property.computed ? [importedName(property.key)] : [],
+      )
+      return [{ module: required, names }]
+    }
+    case 'MemberExpression': {
+      const required = requiredModule(node.object)
+      if (required === undefined || node.computed) return []
+      return [{ module: required, names: [importedName(node.property)] }]
+    }
+    case 'CallExpression': {
+      const required = requiredModule(node)
+      return required === undefined ? [] : [{ module: required, names: [] }]
+    }
+    default:
+      return []
+  }
+}
+
+function requiredModule(node: AnyNode): string | undefined {
+  if (node.type !== 'CallExpression' || node.callee.type !== 'Identifier') return undefined
+  if (node.callee.name !== 'require' || node.arguments.length !== 1) return undefined
+  const [argument] = node.arguments
+  return argument?.type === 'Literal' && typeof argument.value === 'string'
+    ? argument.value
+    : undefined
+}
+
+function literal(node: AnyNode): readonly Import[] {
+  return node.type === 'Literal' && typeof node.value === 'string'
+    ? [{ module: node.value, names: [] }]
+    : []
+}
+
+function importedName(node: AnyNode): string {
+  if (node.type === 'Identifier') return node.name
+  return node.type === 'Literal' ? String(node.value) : 'default'
 }

@@ -6,31 +6,40 @@ import { badRequest, type HttpError, notFound, notSupported } from '../core/erro
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import {
+  asArray,
   isObject,
   isResource,
-  parseReference,
   type Resource,
-  referenceIn,
+  targetIn,
+  toObjects,
 } from '../fhir/resource.ts'
 import { FHIR_JSON, jsonReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findAll } from '../store/lookups.ts'
-import { execute } from './execute.ts'
+import { present } from '../store/rows/rows.ts'
+import { type BotCall, execute, executeBot } from './execute.ts'
+import { type ExecuteInput, readInput } from './execute-reply.ts'
 
+/** They travel with the job of the run. */
+const MAX_PARAMETERS = 65_536
 const LEVELS = ['system', 'type', 'instance']
 
-/** Passes the operation's input to the Bot unchanged. Errors: 404 without a matching definition. */
+/**
+ * The Bot gets the resource of an instance-level call as `event.input` and the caller's input as `event.parameters`;
+ * otherwise the caller's input as `event.input`. Errors: 404 without a matching definition or resource.
+ */
 export function customOperation(name: string): Operation {
   return {
     name,
     on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
     methods: execute.methods,
+    text: { summary: 'Run a bot by an operation of the project' },
     acts: true,
     ownFormat: true,
     async run(call) {
       const { services, principal } = call
-      if (!may(principal, 'OperationDefinition', 'search')) throw absent(name, call)
+      if (!may(principal, 'OperationDefinition', 'search')) throw absent(name)
       const values = [escapeValue(name)]
       const condition = { code: 'code', type: 'token', modifier: undefined, values } as const
       const { repository } = services
@@ -40,11 +49,28 @@ export function customOperation(name: string): Operation {
       const [definition] = oldestFirst(
         found.filter((item) => fits(item, call) && implementingBotId(item) !== undefined),
       )
-      if (definition === undefined) throw absent(name, call)
-      const reply = await execute.run({ ...call, type: 'Bot', id: implementingBotId(definition) })
+      if (definition === undefined) throw absent(name)
+      const input = call.id === undefined ? call : await withResourceAsInput(call)
+      const reply = await executeBot({ ...input, type: 'Bot', id: implementingBotId(definition) })
       return withOutput(definition, reply)
     },
   }
+}
+
+async function withResourceAsInput(call: OperationCall): Promise<BotCall> {
+  const { services, principal, request, type = '', id = '' } = call
+  const resource = await services.repository.read(principal, type, id)
+  const input = { kind: 'json', text: present(resource, principal, false) } as const
+  return { ...call, input, parameters: parametersText(readInput(request)) }
+}
+
+/** Returns JSON; undefined without input. Errors: 400 for a large one. */
+function parametersText({ kind, text }: ExecuteInput): string | undefined {
+  if (kind === 'none' || text === '{}') return undefined
+  if (text.length > MAX_PARAMETERS) {
+    throw badRequest(`Parameters next to a resource may have at most ${MAX_PARAMETERS} characters`)
+  }
+  return kind === 'json' ? text : JSON.stringify(text)
 }
 
 /** Medplum operations without an equivalent here, and their alternatives. */
@@ -52,18 +78,17 @@ const ELSEWHERE: readonly (readonly [name: RegExp, instead: string])[] = [
   [/^db-/, 'use the tools of PostgreSQL'],
   [/^explain$/, 'add _explain=true to the search'],
   [/^rate-limits$/, 'GET /admin/projects/[id] has the limits and the load used'],
-  [/^(get|clear)-ws-/, 'open sockets belong to their process, and nothing counts them'],
+  [/^(get|clear)-(all-)?ws-/, 'open sockets belong to their process, and nothing counts them'],
   [/^rescope$/, 'a User keeps its scope; invite the person into the Project'],
   [
-    /^(ccda-export|sync-orderset|order-set-url)$/,
+    /^(ai|ccda-export|sync-orderset|order-set-url|get-cart)$/,
     'name a Bot in an OperationDefinition of this code',
   ],
 ]
 
 /** Returns 404 for an unknown name, or advice for a Medplum operation. */
-function absent(name: string, { type }: OperationCall): HttpError {
-  const ofAgent = type === 'Agent' ? 'there are no Agents; use a Bot' : undefined
-  const instead = ofAgent ?? ELSEWHERE.find(([known]) => known.test(name))?.[1]
+function absent(name: string): HttpError {
+  const instead = ELSEWHERE.find(([known]) => known.test(name))?.[1]
   return instead === undefined ? notFound() : notSupported(`$${name} is not offered: ${instead}`)
 }
 
@@ -87,14 +112,14 @@ function fits(definition: Resource, { type, id }: OperationCall): boolean {
   // A definition without levels is matched by name only.
   if (LEVELS.every((level) => definition[level] !== true)) return true
   if (type === undefined) return definition.system === true
-  const types = Array.isArray(definition.resource) ? definition.resource : []
+  const types = asArray(definition.resource)
   const isOfType = types.length === 0 || types.includes(type) || types.includes('Resource')
   return isOfType && definition[id === undefined ? 'type' : 'instance'] === true
 }
 
 function implementingBotId(definition: Resource): string | undefined {
   const bots = implementationReferences(definition).flatMap((value) => {
-    const reference = parseReference(referenceIn(value))
+    const reference = targetIn(value)
     return reference?.type === 'Bot' ? [reference.id] : []
   })
   return bots[0]
@@ -120,12 +145,12 @@ function toOperationOutput(definition: Resource, value: unknown): unknown {
     requireKind(only, value)
     return value
   }
-  if (!isObject(value)) throw badRequest('The answer of the Bot is no object of output parameters')
+  if (!isObject(value)) throw badRequest('The bot must return an object of output parameters')
   return toParameters(outs, value)
 }
 
 function parseOutputParameters(list: unknown, isTop: boolean): readonly Out[] {
-  return (Array.isArray(list) ? list : []).filter(isObject).flatMap((item) => {
+  return toObjects(list).flatMap((item) => {
     const { use, name, type, min, max, part } = item
     if (typeof name !== 'string' || (isTop && use !== 'out')) return []
     return {
@@ -157,7 +182,7 @@ function parametersIn(outs: readonly Out[], values: Record<string, unknown>): ob
 
 function encoded(out: Out, value: unknown): object {
   if (out.parts.length > 0) {
-    if (!isObject(value)) throw badRequest(`Output parameter "${out.name}" is no object`)
+    if (!isObject(value)) throw badRequest(`Output parameter "${out.name}" must be an object`)
     return { part: parametersIn(out.parts, value) }
   }
   if (isResourceKind(out.type)) {

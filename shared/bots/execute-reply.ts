@@ -1,13 +1,15 @@
 /**
- * Converts a request to `event.input`, and the handler's result to HTTP. A failed bot returns 400, since SDKs retry
- * 5xx. A run lost in a crash returns 500: the caller decides whether to retry.
+ * Converts a request to `event.input`, and the handler's result to HTTP. A bot that throws returns 400, since SDKs retry
+ * 5xx; one that returns an error has the status of its outcome. A run lost in a crash returns 500: the caller decides
+ * whether to retry.
  */
 import { isUtf8 } from 'node:buffer'
-import { allOk, badRequest, unavailable, unsupportedMediaType } from '../core/errors.ts'
+import { allOk, attempt, badRequest, unavailable, unsupportedMediaType } from '../core/errors.ts'
 import { decodeText, parseBody } from '../fhir/json.ts'
-import { isObject } from '../fhir/resource.ts'
+import { isObject, toObjects } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { safeContentType } from '../request/binary/content.ts'
+import { acceptedRanges, mediaType } from '../request/negotiate.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 
@@ -32,7 +34,9 @@ export async function encodeReply(
   const body = reply.body ?? ''
   if (reply.status === 'unavailable') throw unavailable('Bot execution')
   if (reply.status === 'interrupted') return { ...answer(500, FHIR_JSON, body), isFinal: true }
-  if (reply.status === 'error') return answer(400, FHIR_JSON, body)
+  if (reply.status === 'error') {
+    return { ...answer(reply.httpStatus ?? 400, FHIR_JSON, body), isFinal: true }
+  }
   switch (reply.kind) {
     case 'undefined':
       return answer(200, FHIR_JSON, JSON.stringify(allOk))
@@ -49,6 +53,31 @@ export async function encodeReply(
   }
 }
 
+const OK_IDS = new Set(['ok', 'created', 'accepted', 'not-modified'])
+const STATUS_BY_ID: Readonly<Record<string, number>> = {
+  unauthorized: 401,
+  forbidden: 403,
+  'not-found': 404,
+  conflict: 409,
+  gone: 410,
+  'precondition-failed': 412,
+  'multiple-matches': 412,
+  'too-large': 413,
+  'content-too-large': 413,
+  'unsupported-media-type': 415,
+  'business-rule': 422,
+  'too-many-requests': 429,
+  'server-timeout': 504,
+}
+
+/** Returns the HTTP status of an outcome that reports an error, by the ids of Medplum's SDK; otherwise undefined. */
+export function errorStatus({ id, issue }: Readonly<Record<string, unknown>>): number | undefined {
+  const issues = toObjects(issue)
+  const isError = issues.some(({ severity }) => severity === 'error' || severity === 'fatal')
+  if (!isError || OK_IDS.has(String(id))) return undefined
+  return STATUS_BY_ID[String(id)] ?? (issues[0]?.code === 'exception' ? 500 : 400)
+}
+
 function stringType(text: string, { headers }: ReplyRequest): string {
   const sent = mediaType(headers['content-type'])
   if (sent === 'text/plain') return TEXT_TYPE
@@ -58,13 +87,7 @@ function stringType(text: string, { headers }: ReplyRequest): string {
 
 function isJsonText(text: string): boolean {
   // Most strings are prose; parses only possible JSON.
-  if (!/^\s*["{[\-\dtfn]/.test(text)) return false
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
+  return /^\s*["{[\-\dtfn]/.test(text) && attempt(() => JSON.parse(text)) !== undefined
 }
 
 async function encodeJson(
@@ -80,7 +103,7 @@ async function encodeJson(
   if (!isObject(value) || typeof value.resourceType !== 'string') {
     return answer(200, JSON_TYPE, text)
   }
-  const asResource = mediaTypes(asked.headers.accept).includes('application/fhir+json')
+  const asResource = acceptedRanges(asked.headers.accept).includes('application/fhir+json')
   if (value.resourceType === 'Binary' && asked.wantsContent && !asResource) {
     const { data, id } = value
     const bytes =
@@ -92,17 +115,13 @@ async function encodeJson(
   return answer(200, FHIR_JSON, text)
 }
 
-function mediaTypes(accept: string | undefined): string[] {
-  return (accept ?? '').split(',').map(mediaType)
-}
-
 function answer(status: number, type: string, body: string | Buffer): FhirReply {
   return { status, headers: { 'Content-Type': type }, body }
 }
 
 // Request → `event.input`, as text for the sandbox to parse
 
-interface ExecuteInput {
+export interface ExecuteInput {
   readonly kind: ExecuteJob['inputKind']
   readonly text: string
 }
@@ -155,9 +174,6 @@ function textIn(body: Buffer | string, charset = 'utf-8'): string {
 }
 
 /** Returns lower case without parameters; empty when absent. */
-function mediaType(contentType: string | undefined): string {
-  return (contentType?.split(';')[0] ?? '').trim().toLowerCase()
-}
 
 function isJson(type: string): boolean {
   return type === 'application/json' || type === 'text/json' || type.endsWith('+json')

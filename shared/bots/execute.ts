@@ -1,17 +1,27 @@
 /** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL. */
 import { randomUUID } from 'node:crypto'
-import type { Config } from '../core/config/config.ts'
+import { Readable } from 'node:stream'
 import { accepted, badRequest, HttpError, issue, outcome } from '../core/errors.ts'
 import type { Acting } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { interrupted } from '../queue/replies.ts'
+import { StreamedAnswer } from '../queue/streams.ts'
 import { readBinaryContent, readWhole } from '../request/binary/content.ts'
-import { botCallDepth, MAX_DEPTH } from '../request/quota.ts'
-import { outcomeReply } from '../request/reply.ts'
-import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
+import { acceptedRanges } from '../request/negotiate.ts'
+import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import {
+  botCallDepth,
+  type FhirReply,
+  MAX_DEPTH,
+  type Operation,
+  type OperationCall,
+} from '../request/request.ts'
+import type { Services } from '../request/services.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
 import { botLimits, type FoundBot, findBot, maxQueueMs, resolveRunAs } from './bot.ts'
-import { encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
+import { type ExecuteInput, encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
+import { readPace } from './pace.ts'
+import { findLabel, runLabel } from './releases.ts'
 
 const LONGEST_WAIT_S = 110
 
@@ -22,23 +32,65 @@ export const execute: Operation = {
     { type: 'Bot', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  text: {
+    summary: 'Run a bot',
+    description:
+      'The body is its input as it comes: JSON, HL7v2 (`x-application/hl7-v2+er7`), a form, text or bytes. The answer is what the bot returns; 202 where it takes longer than EXECUTE_WAIT_MS, or by `Prefer: respond-async`. With `Accept: text/event-stream` a bot with `streamingEnabled` may stream its answer.',
+    query: {
+      label:
+        'text: Runs the code of this label; default: the live code, or by the shares of labels',
+    },
+    body: '*/*',
+    answer: '*/*',
+  },
   acts: true,
   ownFormat: true,
-  async run(call) {
-    const found = await findBot(call)
-    const acting = await resolveRunAs(call.services, call.principal, found)
-    return await runBot(call, createJob(call, found, acting), found)
-  },
+  run: (call) => executeBot({ ...call, label: call.request.query.get('label') ?? undefined }),
+}
+
+export interface BotCall extends OperationCall, BotInput {
+  /** Absent: live, or by the shares of labels. */
+  readonly label?: string | undefined
+}
+
+interface BotInput {
+  /** Replaces that of the request. */
+  readonly input?: ExecuteInput
+  /** JSON of `event.parameters`. */
+  readonly parameters?: string | undefined
+}
+
+/** Runs the Bot of a call. Errors: 400 for an unknown label, 404 without the Bot, 429 and 503 when it cannot run now. */
+export async function executeBot(call: BotCall): Promise<FhirReply> {
+  const found = findLabel(await findBot(call), call.label)
+  const acting = await resolveRunAs(call.services, call.principal, found)
+  const takesStream = mayStream(call, found)
+  return await runBot({ ...call, takesStream }, createJob(call, found, acting), found)
 }
 
 export interface RunCall
-  extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'> {
+  extends Pick<OperationCall, 'services' | 'principal' | 'request' | 'rest'>,
+    BotInput {
   /** A webhook's caller is not a FHIR client: a Binary is returned as its content. */
   readonly isWebhook?: true
+  readonly takesStream?: boolean
+  /** The caller has no use for a status URL: a run that takes longer than its wait is cancelled. */
+  readonly mustAnswer?: true
+}
+
+/** Not inside bundles and bots, nor with a key: the answer of a repeat is stored as a whole. */
+function mayStream({ request }: OperationCall, { bot }: FoundBot): boolean {
+  if (bot.streamingEnabled !== true || request.takesPieces !== true) return false
+  return acceptedRanges(request.headers.accept).includes('text/event-stream')
 }
 
 /** Returns the run's reply, or 202 depending on the caller's preference and the run's duration. */
-export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): Promise<FhirReply> {
+export async function runBot(
+  call: RunCall,
+  unpaced: ExecuteJob,
+  found: FoundBot,
+): Promise<FhirReply> {
+  const job = { ...unpaced, ...readPace(found, unpaced) }
   const prefer = readPrefer(call.request.headers.prefer)
   if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
   return await runNow(call, found, job, prefer)
@@ -47,16 +99,18 @@ export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): P
 /** Errors: 400 for an unreadable body and for call chains that are too deep. */
 export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
   const { principal, request, rest } = call
-  const { kind, text } = readInput(request)
+  const { kind, text } = call.input ?? readInput(request)
   const depth = botCallDepth(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
+  const runId = randomUUID()
   const added = Date.now()
   return {
-    runId: randomUUID(),
+    runId,
     projectId: principal.project.id,
     botId: found.bot.id,
     botProjectId: found.projectId,
     botVersion: found.version,
+    ...runLabel(found, runId),
     ...acting,
     requester: principal.profile,
     contentType: request.headers['content-type'],
@@ -64,6 +118,7 @@ export function createJob(call: RunCall, found: FoundBot, acting: Acting): Execu
     input: text,
     headers: visibleHeaders(request.headers, found.bot.runAsUser === true),
     ...(rest === '' ? {} : { path: rest }),
+    ...(call.parameters === undefined ? {} : { parameters: call.parameters }),
     traceId: request.traceId,
     requestId: request.requestId,
     depth,
@@ -80,15 +135,16 @@ async function runNow(
   job: ExecuteJob,
   prefer: Prefer,
 ): Promise<FhirReply> {
-  const { services, principal, request } = call
+  const { services, principal, request, takesStream = false } = call
   const { config, queues } = services
   const waitMs = prefer.waitMs ?? config.executeWaitMs
-  const mayBeLate = config.executeDeadline === 'accept' || prefer.respondAsync
+  const mayBeLate = maySendAway(call, prefer)
+  const wait = { waitMs, signal: request.signal, mayBeLate }
+  const running = takesStream ? queues.executeStreaming(job, wait) : queues.execute(job, wait)
   const reply =
-    (await queues
-      .execute(job, { waitMs, signal: request.signal, mayBeLate })
-      .catch((error: unknown) => interruptedIfKeyed(call, job, error))) ??
+    (await running.catch((error: unknown) => interruptedIfKeyed(call, job, error))) ??
     (await sendAway(call, found, job, prefer))
+  if (reply instanceof StreamedAnswer) return streamReply(reply, job)
   if ('headers' in reply) return reply
   const wantsContent = call.isWebhook === true || request.method === 'GET'
   const encoded = await encodeReply(
@@ -107,6 +163,26 @@ async function runNow(
   return { ...encoded, headers }
 }
 
+function streamReply(answer: StreamedAnswer, job: ExecuteJob): FhirReply {
+  const { status, headers } = answer.head
+  return {
+    status,
+    headers: {
+      'Cache-Control': 'no-store',
+      // Disables nginx's buffering.
+      'X-Accel-Buffering': 'no',
+      ...headers,
+      ...runHeaders(job, ''),
+    },
+    body: undefined,
+    open: async () => Readable.from(answer.chunks(), { objectMode: false, highWaterMark: 1 }),
+  }
+}
+
+function maySendAway({ services, mustAnswer }: RunCall, { respondAsync }: Prefer): boolean {
+  return respondAsync || (!mustAnswer && services.config.executeDeadline === 'accept')
+}
+
 /** After a loss of Redis the run may have been made, and a repeat under the same key must not make another. */
 function interruptedIfKeyed({ request }: RunCall, job: ExecuteJob, error: unknown): ExecuteReply {
   const isLost = error instanceof HttpError && error.status === 503 && error.cause !== undefined
@@ -123,7 +199,7 @@ async function sendAway(
 ): Promise<FhirReply | ExecuteReply> {
   const { services, principal, request } = call
   const { config, queues } = services
-  if (config.executeDeadline === 'fail' && !prefer.respondAsync) {
+  if (!maySendAway(call, prefer)) {
     await queues.cancel(job.runId, job.projectId)
     const seconds = Math.min(
       prefer.waitMs ?? config.executeWaitMs,
@@ -133,7 +209,7 @@ async function sendAway(
     const body = outcome(undefined, issue('error', 'timeout', text, { diagnostics: job.runId }))
     throw new HttpError(400, body, { headers: runHeaders(job, '') })
   }
-  const url = requestUrl(config, request)
+  const url = requestUrl(services, request)
   await createAsyncJob(services, principal, {
     runId: job.runId,
     status: 'active',
@@ -141,7 +217,7 @@ async function sendAway(
     job: undefined,
   })
   const reply = await queues.late(job)
-  if (reply === undefined) return acceptedReply(config, job, prefer)
+  if (reply === undefined) return acceptedReply(services, job, prefer)
   await settleAsyncJob(services, job, reply)
   return reply
 }
@@ -153,16 +229,16 @@ async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
     createAsyncJob(services, principal, {
       runId: job.runId,
       status: 'accepted',
-      request: requestUrl(services.config, request),
+      request: requestUrl(services, request),
       job: JSON.stringify(stored),
     }),
   )
-  return acceptedReply(services.config, job, { respondAsync: true, waitMs: undefined })
+  return acceptedReply(services, job, { respondAsync: true, waitMs: undefined })
 }
 
 /** The SDK reads the header, then `diagnostics`; both hold the URL. */
-function acceptedReply(config: Config, job: ExecuteJob, prefer: Prefer): FhirReply {
-  const url = `${config.baseUrl}fhir/R4/job/${job.runId}/status`
+function acceptedReply(services: Services, job: ExecuteJob, prefer: Prefer): FhirReply {
+  const url = absoluteUrl(services, `job/${job.runId}/status`)
   return outcomeReply(202, accepted(url), {
     'Content-Location': url,
     'Retry-After': '1',
@@ -182,9 +258,9 @@ function preferenceApplied({ respondAsync, waitMs }: Prefer): string {
   return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
 }
 
-function requestUrl({ baseUrl }: Config, { path, query }: RunCall['request']): string {
+function requestUrl(services: Services, { path, query }: RunCall['request']): string {
   const search = query.toString()
-  return `${baseUrl}fhir/R4/${path}${search === '' ? '' : `?${search}`}`
+  return absoluteUrl(services, search === '' ? path : `${path}?${search}`)
 }
 
 interface Prefer {

@@ -59,12 +59,7 @@ export async function subscribeToBotLogs(
   }
 }
 
-export interface FollowedRuns {
-  /** True while the bot has a listener. */
-  has(botId: string): boolean
-  tell(botId: string, message: BotLogMessage): void
-  close(): void
-}
+export type FollowedRuns = Awaited<ReturnType<typeof openFollowed>>
 
 interface Budget {
   second: number
@@ -72,7 +67,7 @@ interface Budget {
   dropped: number
 }
 
-export async function openFollowed(bus: Bus): Promise<FollowedRuns> {
+export async function openFollowed(bus: Bus) {
   const until = new Map<string, number>()
   const budgets = new Map<string, Budget>()
   const listening = await bus.listen(FOLLOW, (botId) => {
@@ -96,8 +91,9 @@ export async function openFollowed(bus: Bus): Promise<FollowedRuns> {
   }
 
   return {
-    has: (botId) => (until.get(botId) ?? 0) > Date.now(),
-    tell(botId, message) {
+    /** True while the bot has a listener. */
+    has: (botId: string) => (until.get(botId) ?? 0) > Date.now(),
+    tell(botId: string, message: BotLogMessage): void {
       const budget = currentBudget(botId)
       if (budget.length <= 0) {
         budget.dropped++

@@ -1,5 +1,11 @@
 /** Records of runs: a row per attempt, kept for a week and at most the latest thousand per bot. */
+
+import { randomBytes } from 'node:crypto'
+import { seal, unseal } from '../access/credentials/sealing.ts'
+import type { Storage } from '../outbound/storage/storage.ts'
 import type { Connection } from '../postgres/statement.ts'
+import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
+import type { Services } from '../request/services.ts'
 
 const KEPT = '7 days'
 const KEPT_OF_A_BOT = 1000
@@ -11,9 +17,15 @@ export interface BotRunRecord extends RecordedCalls {
   readonly cpuMs: number
   readonly memoryMb?: number | undefined
   readonly version: number
+  /** Absent: live. */
+  readonly label?: string | undefined
   readonly attempt: number
-  /** Reason and duration of the wait for a slot in the worker. */
+  /** Reason and duration of the wait for the key, the rate, or a slot in the worker. */
   readonly hold?: { readonly reason: string; readonly ms: number } | undefined
+  /** The same for runs of one key: a hash. */
+  readonly key?: string | undefined
+  /** Earlier events that a debounced one has replaced. */
+  readonly replaced?: number | undefined
   readonly mode: 'sync' | 'async' | 'event' | 'schedule'
   readonly requester?: string | undefined
   readonly runAs?: string | undefined
@@ -23,9 +35,17 @@ export interface BotRunRecord extends RecordedCalls {
   readonly archive?: InputArchive | undefined
 }
 
+/** A streamed answer. */
+export interface StreamRecord {
+  readonly status: number
+  readonly bytes: number
+  readonly chunks: number
+}
+
 export interface RecordedCalls {
   readonly calls?: readonly CallRecord[] | undefined
   readonly callCount?: number | undefined
+  readonly stream?: StreamRecord | undefined
 }
 
 /** A request of a run, without headers and bodies. */
@@ -35,7 +55,7 @@ export interface CallRecord {
   readonly path: string
   readonly status?: number
   readonly ms?: number
-  /** `Type/id/_history/version` of a write; `Type/id` of a deletion or a Bundle entry. */
+  /** `Type/id/_history/version` of a write; `Type/id` of a deletion. */
   readonly wrote?: readonly string[]
 }
 
@@ -81,27 +101,48 @@ function encodeArray(
 export type BotRunCursor = Pick<BotRunRow, 'started' | 'id'>
 
 export interface RunQuery {
-  readonly bot: string
+  /** All bots if undefined. */
+  readonly bot: string | undefined
+  /** All Projects if undefined. */
   readonly project: number | undefined
   readonly after?: BotRunCursor | undefined
   /** Only the attempts of this run. */
   readonly id?: string | undefined
+  readonly isOk?: boolean | undefined
+  /** Started at this time or later. */
+  readonly since?: Date | undefined
+  /** Started before this time. */
+  readonly until?: Date | undefined
   readonly count: number
 }
 
-/** Latest first; all Projects if `project` is undefined. */
+/** Latest first. */
 export async function findBotRuns(
   database: Connection,
-  { bot, project, after, id, count }: RunQuery,
+  { bot, project, after, id, isOk, since, until, count }: RunQuery,
 ): Promise<readonly BotRunRow[]> {
+  const isOfBot = bot === undefined ? '$1::uuid is null' : 'bot = $1'
   const rows = await database.query<StoredRow>({
-    name: 'bot-run-find',
+    name: bot === undefined ? 'bot-runs-find' : 'bot-run-find',
+    // Inside texts of the record quotes are escaped, so that only the element matches.
     text: `select bot, started, id, project, record from bot_run
-      where bot = $1 and ($2::int is null or project = $2)
+      where ${isOfBot} and ($2::int is null or project = $2)
         and ($3::timestamptz is null or (started, id) < ($3, $4::uuid))
         and ($6::uuid is null or id = $6)
+        and ($7::boolean is null or (record like '%"status":"ok"%') = $7)
+        and ($8::timestamptz is null or started >= $8) and ($9::timestamptz is null or started < $9)
       order by started desc, id desc limit $5`,
-    values: [bot, project ?? null, after?.started ?? null, after?.id ?? null, count, id ?? null],
+    values: [
+      bot ?? null,
+      project ?? null,
+      after?.started ?? null,
+      after?.id ?? null,
+      count,
+      id ?? null,
+      isOk ?? null,
+      since ?? null,
+      until ?? null,
+    ],
   })
   return rows.map(toRow)
 }
@@ -120,6 +161,29 @@ export async function findArchivedRun(
     values: [bot, id, project ?? null],
   })
   return row && toRow(row)
+}
+
+/** Ids of the latest runs of a bot whose input is kept. */
+export async function findArchivedRuns(
+  database: Connection,
+  {
+    bot,
+    project,
+    since,
+    until,
+    count,
+  }: Required<Pick<RunQuery, 'since' | 'until' | 'count' | 'project'>> & { readonly bot: string },
+): Promise<readonly string[]> {
+  const rows = await database.query<{ readonly id: string }>({
+    name: 'bot-runs-archived',
+    text: `select id from bot_run
+      where bot = $1 and archived and ($2::int is null or project = $2)
+        and ($3::timestamptz is null or started >= $3)
+        and ($4::timestamptz is null or started < $4)
+      group by id order by max(started) desc limit $5`,
+    values: [bot, project ?? null, since ?? null, until ?? null, count],
+  })
+  return rows.map(({ id }) => id)
 }
 
 /** Keeps the latest runs per bot; returns the locations of the other inputs. */
@@ -170,4 +234,112 @@ function archivePlaces(rows: readonly RemovedRow[]): readonly string[] {
 
 function toRow({ record, ...row }: StoredRow): BotRunRow {
   return { ...row, record: JSON.parse(record) as BotRunRecord }
+}
+
+// Inputs, answers and fetches kept for replays: files in storage, each encrypted with a key in the run's row, so that a file without its row
+// is unreadable.
+
+export type ArchivedInput = Pick<
+  ExecuteJob,
+  'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'parameters' | 'hasRawBody'
+> & {
+  /** The input with secrets redacted, if it had any. */
+  readonly shown?: string | undefined
+  /** Absent for a streamed or a very large one. */
+  readonly answer?: RunAnswer | undefined
+  readonly fetches?: readonly RecordedFetch[] | undefined
+}
+
+/** Secrets are redacted. */
+export interface RunAnswer {
+  /** `ok`, or the kind of failure. */
+  readonly status: string
+  readonly kind: ExecuteReply['kind']
+  readonly body: string
+}
+
+/** A request to another service and its response. */
+export interface RecordedFetch {
+  readonly method: string
+  readonly url: string
+  /** SHA-256 of the body, in base64. */
+  readonly sent: string
+  /** Absent for a failed or a very large one. */
+  readonly response?:
+    | {
+        readonly status: number
+        readonly statusText: string
+        readonly headers: Readonly<Record<string, string>>
+        readonly url: string
+        /** Base64. */
+        readonly body: string
+        /** The run has not read it to its end. */
+        readonly isPartial?: boolean
+      }
+    | undefined
+  readonly error?: string | undefined
+}
+
+/** Longer answers are not archived. */
+const MOST_ANSWER = 1024 * 1024
+
+const KEY_BYTES = 32
+
+interface InputOfAttempt {
+  readonly projectId: string
+  readonly job: ExecuteJob
+  readonly attempt: number
+  readonly input: string | undefined
+  readonly shown: string | undefined
+  readonly answer: RunAnswer | undefined
+  readonly fetches: readonly RecordedFetch[]
+}
+
+export async function archiveInput(
+  storage: Storage,
+  { projectId, job, attempt, input, shown, answer, fetches }: InputOfAttempt,
+): Promise<InputArchive> {
+  const { cookie: _, ...headers } = job.headers
+  const { contentType, inputKind, path, parameters, hasRawBody } = job
+  const event = { contentType, inputKind, input, headers, path, parameters, hasRawBody }
+  const kept = {
+    ...event,
+    shown: shown === input ? undefined : shown,
+    answer: (answer?.body.length ?? 0) > MOST_ANSWER ? undefined : answer,
+    fetches,
+  }
+  const key = randomBytes(KEY_BYTES)
+  const place = `bot-input/${projectId}/${job.runId}-${attempt}`
+  const sealed = seal(JSON.stringify(kept), key)
+  await storage.put(place, oneChunk(sealed))
+  return { place, key: key.toString('base64') }
+}
+
+/** Errors: 404 when the file is gone. */
+export async function readArchivedInput(
+  storage: Storage,
+  { place, key }: InputArchive,
+): Promise<ArchivedInput> {
+  const sealed = Buffer.concat(await (await storage.get(place)).toArray())
+  // Written by archiveInput, under an authenticated key.
+  return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as ArchivedInput
+}
+
+export async function deleteOldRuns({ database, storage }: Services): Promise<void> {
+  await forget(storage, await removeOldBotRuns(database))
+}
+
+export async function trimRuns(
+  { database, storage }: Services,
+  bots: readonly string[],
+): Promise<void> {
+  await forget(storage, await trimBotRuns(database, bots))
+}
+
+async function forget(storage: Storage, places: readonly string[]): Promise<void> {
+  for (const place of places) await storage.delete(place)
+}
+
+async function* oneChunk(bytes: Buffer): AsyncGenerator<Uint8Array> {
+  yield bytes
 }

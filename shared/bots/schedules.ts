@@ -3,19 +3,24 @@
  * ends, so that no crash loses it and no worker runs it twice.
  */
 
+import { attempt } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isSameSchedule, parseSchedule, type Schedule } from '../fhir/schedule.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import {
   deleteLeased,
   isFree,
+  isLeased,
   type Lease,
   type LeaseTable,
   leaseRow,
+  leaseValues,
   releaseLeased,
 } from '../postgres/leases.ts'
-import type { Connection, Statement } from '../postgres/statement.ts'
+import { type Connection, hasRows, type Statement } from '../postgres/statement.ts'
+import type { LeasedRow } from './async-jobs.ts'
 
 export const BOT = 'Bot'
 
@@ -25,7 +30,10 @@ export interface DueSchedule {
   readonly projectId: string
   readonly since: Date
   readonly bot: Resource
+  /** An occurrence has not ended. */
   readonly isRunning: boolean
+  /** One has begun, and does not wait for its first attempt. */
+  readonly hasBegun: boolean
 }
 
 export interface Plan {
@@ -35,6 +43,8 @@ export interface Plan {
   /** Undefined when no further run is planned. */
   readonly due: Date | undefined
   readonly fired: Date | undefined
+  /** A later occurrence within this time replaces it. */
+  readonly debounceMs: number
 }
 
 export interface Occurrence {
@@ -44,7 +54,13 @@ export interface Occurrence {
   readonly attempt: number
   readonly bot: Resource
   readonly botVersion: number
+  /** When that version was written. */
+  readonly updated: Date
+  /** When the time came, or its replay: all attempts since then run the same version. */
+  readonly since: Date
   readonly projectId: string
+  /** Earlier occurrences that it has replaced. */
+  readonly replaced: number
 }
 
 /** Time until a lost job is queued again. */
@@ -58,9 +74,6 @@ export const OCCURRENCES: LeaseTable = {
   leaseMs: LOOK_AGAIN_MS,
 }
 
-export function occurrenceLease(run: string, token: number): Lease {
-  return { key: [run], token }
-}
 /** For a job in another Redis, as a migration may be under way. */
 const FOREIGN_MS = 30 * 60_000
 
@@ -76,14 +89,10 @@ export function scheduleChange(before: Resource | undefined, after: Resource): b
 
 /** Returns undefined without a valid schedule. */
 export function readSchedule(bot: Resource): Schedule | undefined {
-  try {
-    return parseSchedule(bot)
-  } catch {
-    return undefined
-  }
+  return attempt(() => parseSchedule(bot))
 }
 
-/** Removes the schedule of a Bot in whatever Project; the resource stays as it is. */
+/** Removes the schedule of a Bot in any Project; the resource is unchanged. */
 export async function deleteScheduleRow(connection: Connection, id: string): Promise<void> {
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
 }
@@ -99,22 +108,22 @@ export async function rebuildSchedules(connection: Connection): Promise<void> {
   })
 }
 
-const botsSql = (of: string, id: string) => `
-      join resource r on r.project = ${of}.project and r.type = ${typeNumber(BOT)} and r.id = ${of}.${id}
+const botsSql = (of: string, id: string, isOfProject = `r.project = ${of}.project`) => `
+      join resource r on ${isOfProject} and r.type = ${typeNumber(BOT)} and r.id = ${of}.${id}
       join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`
 
 /** In two steps, for Bots stored on other servers than their schedules. */
 const withBots =
-  (columns: string, text: string, values: readonly unknown[]): NonNullable<Statement['apart']> =>
+  (columns: string, text: string, values: readonly unknown[]): NonNullable<Statement['inSteps']> =>
   async ({ query }) => {
     const rows = await query<{ project: number; id: string }>({ text, values })
     if (rows.length === 0) return []
     const bots = await query<{ n: number }>({
       text: `select x.n::int${columns}
-        from unnest($1::int[], $2::uuid[]) with ordinality as x(project, id, n) ${botsSql('x', 'id')}
+        from unnest($1::int[], $2::uuid[]) with ordinality as x(project, id, n) ${botsSql('x', 'id', dialect.projectOfList('r.project', 2))}
         join tenant t on t.project = r.project`,
       values: [rows.map(({ project }) => project), rows.map(({ id }) => id)],
-      projects: rows.map(({ project }) => project),
+      perProject: rows.map(({ project }) => project),
     })
     return rows.flatMap((row, i) => {
       const bot = bots.find(({ n }) => n === i + 1)
@@ -131,16 +140,20 @@ export async function dueSchedules(
     name: 'schedule-due',
     text: dueSql(', v.content', botsSql('s', 'id')),
     values: [now, count],
-    apart: withBots(', v.content', dueSql('', ''), [now, count]),
+    inSteps: withBots(', v.content', dueSql('', ''), [now, count]),
   })
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
+
+/** SQL: true for an occurrence \`o\` that was never queued. */
+const WAITS = '(o.home is null and o.attempt = 1)'
 
 const dueSql = (
   content: string,
   bots: string,
 ) => `select s.project, s.id, s.since, t.fhir_id as "projectId",
-        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"${content}
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning",
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id and not ${WAITS}) as "hasBegun"${content}
       from schedule s join tenant t using (project) ${bots}
       where s.due is null or s.due <= $1
       order by s.due nulls first limit $2 for update of s skip locked`
@@ -165,7 +178,7 @@ export async function listScheduledBots(
     name: 'schedule-list',
     text: plannedSql(', v.content', botsSql('s', 'id')),
     values: [project],
-    apart: withBots(', v.content', plannedSql(', s.project, s.id', ''), [project]),
+    inSteps: withBots(', v.content', plannedSql(', s.project, s.id', ''), [project]),
   })
   return rows.map(({ content, record, ...row }) => ({
     ...row,
@@ -195,12 +208,20 @@ export async function savePlans(
   await connection.query({
     name: 'schedule-plan',
     text: `with x as (
-        select * from unnest($1::int[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[])
-          as x(project, id, since, due, fired)),
+        select * from unnest($1::int[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $7::float8[])
+          as x(project, id, since, due, fired, debounce_ms)),
       s as (update schedule s set since = x.since, due = coalesce(x.due, 'infinity') from x
-        where s.project = x.project and s.id = x.id)
-      insert into occurrence (project, bot, scheduled, due)
-      select project, id, fired, $6 from x where fired is not null
+        where s.project = x.project and s.id = x.id),
+      old as (delete from occurrence o using x
+        where x.fired is not null and x.debounce_ms > 0 and o.project = x.project and o.bot = x.id
+          and ${WAITS} and o.due > $6 and o.scheduled < x.fired
+        returning o.project, o.bot, o.due, o.replaced)
+      insert into occurrence (project, bot, scheduled, due, replaced)
+      select x.project, x.id, x.fired,
+        coalesce((select min(due) from old o where o.project = x.project and o.bot = x.id),
+          $6::timestamptz + x.debounce_ms * interval '1 ms'),
+        coalesce((select sum(replaced + 1) from old o where o.project = x.project and o.bot = x.id), 0)
+      from x where x.fired is not null
       on conflict do nothing`,
     values: [
       column(({ project }) => project),
@@ -209,6 +230,7 @@ export async function savePlans(
       column(({ due }) => time(due)),
       column(({ fired }) => time(fired)),
       now,
+      column(({ debounceMs }) => debounceMs),
     ],
   })
 }
@@ -221,20 +243,17 @@ export async function claimOccurrences(
   count: number,
 ): Promise<readonly Occurrence[]> {
   const values = [now, home, FOREIGN_MS, count, LOOK_AGAIN_MS]
-  const rows = await connection.query<
-    Pick<Occurrence, 'run' | 'scheduled' | 'attempt' | 'botVersion' | 'projectId'> & {
-      content: string
-    }
-  >({
+  const rows = await connection.query<Omit<Occurrence, 'bot'> & { content: string }>({
     name: 'occurrence-take',
     text: takenSql(OF_OCCURRENCE, `join tenant t using (project) ${botsSql('o', 'bot')}`),
     values,
-    apart: withBots(OF_OCCURRENCE, takenSql(', o.project, o.bot as id', ''), values),
+    inSteps: withBots(OF_OCCURRENCE, takenSql(', o.project, o.bot as id', ''), values),
   })
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
 
-const OF_OCCURRENCE = ', r.ver as "botVersion", t.fhir_id as "projectId", v.content'
+const OF_OCCURRENCE =
+  ', r.ver as "botVersion", v.lu as updated, t.fhir_id as "projectId", v.content'
 
 const takenSql = (content: string, bots: string) => `with x as (
         select run from occurrence x
@@ -244,7 +263,7 @@ const takenSql = (content: string, bots: string) => `with x as (
       o as (update occurrence o
         set home = $2, due = $1::timestamptz + $5::float8 * interval '1 ms'
         from x where o.run = x.run returning o.*)
-      select o.run, o.scheduled, o.attempt${content} from o ${bots}`
+      select o.run, o.scheduled, o.attempt, o.replaced, coalesce(o.made, o.scheduled) as since${content} from o ${bots}`
 
 /** Leases an attempt; undefined when it has ended, or while another worker that is not `isGone` has it. */
 export async function leaseOccurrence(
@@ -252,15 +271,15 @@ export async function leaseOccurrence(
   run: string,
   attempt: number,
   isGone: boolean,
-): Promise<number | undefined> {
-  const [leased] = await connection.query<Pick<Lease, 'token'>>({
+): Promise<LeasedRow | undefined> {
+  const [leased] = await connection.query<LeasedRow>({
     name: 'occurrence-lease',
     text: `update occurrence x set ${leaseRow(OCCURRENCES, 'x')}
       where run = $1 and attempt = $2 and ($3 or ${isFree(OCCURRENCES, 'x')})
       returning takes as token`,
     values: [run, attempt, isGone],
   })
-  return leased?.token
+  return leased
 }
 
 export async function releaseOccurrence(
@@ -268,10 +287,15 @@ export async function releaseOccurrence(
   run: string,
   token: number,
 ): Promise<boolean> {
-  return await releaseLeased(connection, OCCURRENCES, occurrenceLease(run, token), {
-    name: 'occurrence-release',
-    set: 'held = null',
-  })
+  return await releaseLeased(
+    connection,
+    OCCURRENCES,
+    { key: [run], token },
+    {
+      name: 'occurrence-release',
+      set: 'held = null',
+    },
+  )
 }
 
 /** Schedules the next attempt after `delayMs`. False when the lease was lost. */
@@ -281,12 +305,17 @@ export async function retryOccurrence(
   token: number,
   delayMs: number,
 ): Promise<boolean> {
-  return await releaseLeased(connection, OCCURRENCES, occurrenceLease(run, token), {
-    name: 'occurrence-repeat',
-    set: `attempt = attempt + 1, home = null, held = null,
+  return await releaseLeased(
+    connection,
+    OCCURRENCES,
+    { key: [run], token },
+    {
+      name: 'occurrence-repeat',
+      set: `attempt = attempt + 1, home = null, held = null,
       due = clock_timestamp() + $3::float8 * interval '1 ms'`,
-    values: [delayMs],
-  })
+      values: [delayMs],
+    },
+  )
 }
 
 /** Ends the occurrence. False when the lease was lost. */
@@ -295,7 +324,7 @@ export async function endOccurrence(
   run: string,
   token: number,
 ): Promise<boolean> {
-  return await deleteLeased(connection, OCCURRENCES, occurrenceLease(run, token))
+  return await deleteLeased(connection, OCCURRENCES, { key: [run], token })
 }
 
 export async function removeOccurrence(connection: Connection, run: string): Promise<void> {
@@ -303,5 +332,24 @@ export async function removeOccurrence(connection: Connection, run: string): Pro
     name: 'occurrence-remove',
     text: 'delete from occurrence where run = $1',
     values: [run],
+  })
+}
+
+/** Ends an occurrence as failed for good. False when the lease was lost. */
+export async function buryOccurrence(
+  connection: Connection,
+  lease: Lease,
+  projectId: string,
+  error: string | undefined,
+): Promise<boolean> {
+  return await hasRows(connection, {
+    name: 'occurrence-bury',
+    text: `with o as (delete from occurrence where ${isLeased(OCCURRENCES)} returning *)
+      insert into dead_run (id, project, bot, scheduled, takes, attempts, error, added)
+      select run, $3, bot, scheduled, takes, attempt, $4, scheduled from o
+      on conflict (project, id) do update set due = null, failed = clock_timestamp(),
+        takes = excluded.takes, attempts = excluded.attempts, error = excluded.error
+      returning 1`,
+    values: [...leaseValues(lease), projectId, error ?? null],
   })
 }

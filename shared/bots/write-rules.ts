@@ -15,16 +15,17 @@ import {
   type WriteRule,
 } from '../store/rows/context.ts'
 import type { Listed } from '../store/rows/side-rows.ts'
-import { checkGuarded } from '../store/write/guards.ts'
+import { checkGuarded, requireNoLimits } from '../store/write/authorize.ts'
+import { checkPace } from './pace.ts'
 import { BOT, scheduleChange } from './schedules.ts'
 
 export function botRules(programRights: ProgramRights): readonly WriteRule[] {
   const rightsOver = (store: StoreContext, principal: Principal, id: string) =>
     requireRightsOver(programRights, store.connection, principal, `${BOT}/${id}`)
-  const requireCode = async (change: CodeChange) => {
+  const requireRightsOverBot = async (change: CodeChange) => {
     const { store, principal, id, isNew } = change
     if (hasAllRights(principal)) return
-    requireOwnRights(change)
+    requireAdministratorForElevatedBot(change)
     if (principal.project.hasSecrets) requireNamed(change, 'A Bot gets the secrets of its Project')
     const memberships = isNew ? 0 : await rightsOver(store, principal, id)
     if (memberships > 0) return
@@ -35,7 +36,8 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
       type: BOT,
       async check(attempt) {
         checkBot(attempt.kept)
-        await requireCode({ ...attempt, after: attempt.meant })
+        checkPace(attempt.kept)
+        await requireRightsOverBot({ ...attempt, after: attempt.meant })
         checkGuarded(attempt)
       },
       async checkRemoval(store, principal, id) {
@@ -45,10 +47,10 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
     {
       type: 'Binary',
       async check({ store, principal, id, isNew }) {
-        if (!isNew) await checkContent(store, principal, id, requireCode)
+        if (!isNew) await checkContent(store, principal, id, requireRightsOverBot)
       },
       checkRemoval: (store, principal, id) =>
-        checkContent(store, principal, normalId(id), requireCode),
+        checkContent(store, principal, normalId(id), requireRightsOverBot),
     },
   ]
 }
@@ -64,18 +66,14 @@ interface CodeChange {
   readonly isNamed: boolean
 }
 
-/** Errors: 403 for code that would run with more rights than the writer has. */
-function requireOwnRights({ principal, before, after }: CodeChange): void {
+/** A Bot that runs as its caller is for administrators, a system Bot for super administrators. Errors: 403. */
+function requireAdministratorForElevatedBot({ principal, before, after }: CodeChange): void {
   if (runsAsCaller(before) || runsAsCaller(after)) {
-    const reason =
-      'A Bot that runs with the rights of its caller is written by administrators alone'
+    const reason = 'Only administrators may write a Bot that runs with the rights of its caller'
     throw forbiddenByPlatform(reason, 'Bot.runAsUser')
   }
   if (before?.system === true && !principal.isSuperAdmin) {
-    throw forbiddenByPlatform(
-      'A Bot of the system is written by administrators alone',
-      'Bot.system',
-    )
+    throw forbiddenByPlatform('Only super administrators may write a system Bot', 'Bot.system')
   }
 }
 
@@ -90,9 +88,9 @@ async function checkContent(
   store: StoreContext,
   principal: Principal,
   id: string,
-  requireCode: (change: CodeChange) => Promise<void>,
+  requireRightsOverBot: (change: CodeChange) => Promise<void>,
 ): Promise<void> {
-  if (hasAllRights(principal)) return
+  if (hasAllRights(principal) && principal.declared === undefined) return
   const rows = await store.connection.query<{ content: string }>({
     name: 'bots-of-code',
     text: `select v.content from resource r join version v using (project, type, id, ver)
@@ -101,13 +99,15 @@ async function checkContent(
   })
   for (const { content } of rows) {
     const after = JSON.parse(content) as Resource
+    requireNoLimits(principal, BOT)
     if (!may(principal, BOT, 'update')) {
       throw forbiddenByPlatform(`Binary/${id} is the code of a Bot, which you may not write`)
     }
     const isNamed = grantsFor(principal, BOT, 'update')?.some((grant) => grant.isNamed) ?? false
-    const before = { ...after, executableCode: undefined, code: undefined, sourceCode: undefined }
+    const none = { executableCode: undefined, code: undefined, sourceCode: undefined }
+    const before = { ...after, ...none, extension: undefined }
     const change = { store, principal, before, after, id: after.id ?? '', isNew: false, isNamed }
-    await requireCode(change)
+    await requireRightsOverBot(change)
   }
 }
 

@@ -1,9 +1,6 @@
-/**
- * Joins concurrent small calls into few large ones: those of one turn of the event loop, those that wait for a
- * connection, or those of a tenth of a second.
- */
+/** Joins concurrent small calls into few large ones: per turn of the event loop, per free connection, or per 100 ms. */
 import type { Writable } from 'node:stream'
-import { HttpError } from './errors.ts'
+import { isUnavailable } from './errors.ts'
 import type { Logger } from './log.ts'
 
 export interface Pending<Item, Answer> {
@@ -56,14 +53,14 @@ export function batchPerTick<Item, Answer>(
     })
 }
 
-/** All that is written until the end of this turn leaves in one write: every write wakes the reader, which takes the CPU. */
+/** Sends everything written in this turn in one write, since each write wakes the reader and costs CPU. */
 export function corkForTick(stream: Writable): void {
   if (stream.writableCorked > 0) return
   stream.cork()
   setImmediate(() => stream.uncork())
 }
 
-/** Calls that come while one runs share the next, which begins after all of them. */
+/** Calls during a running one share the next, which begins after all of them. */
 export function shareNextCall<T>(call: () => Promise<T>): () => Promise<T> {
   let running: Promise<unknown> = Promise.resolve()
   let next: Promise<T> | undefined
@@ -81,14 +78,14 @@ export function shareNextCall<T>(call: () => Promise<T>): () => Promise<T> {
 }
 
 const LANES = 2
-/** One that PostgreSQL runs and one that it finds waiting when that is done. */
+/** PostgreSQL runs one and finds the other waiting afterwards. */
 const IN_FLIGHT = 2
-/** A batch that takes so long waits for a lock, and whoever sends the next one should not. */
+/** A batch in flight this long waits for a lock, so the next one uses the other lane. */
 const STUCK_MS = 50
 const FEWEST_ITEMS = 4
 
 interface Batching<Connection, Item, Answer> {
-  /** Divides the queue into the next batch, at most `share` items, and the rest. */
+  /** Splits the queue into the next batch, at most `share` items, and the rest. */
   take(
     queue: readonly Pending<Item, Answer>[],
     share: number,
@@ -97,15 +94,15 @@ interface Batching<Connection, Item, Answer> {
   run(connection: Connection, batch: readonly Pending<Item, Answer>[]): Promise<void>
 }
 
-/** A connection, and since when each batch that it has not answered is under way. */
+/** A connection, and the start time of each unanswered batch. */
 interface Lane<Connection> {
   readonly connection: Connection
   readonly since: number[]
 }
 
 /**
- * Sends one batch after the other, without a timer: what arrives while earlier batches are under way goes into the next
- * one, so nobody waits longer than alone.
+ * Sends batches one after the other, without a timer: items that arrive while earlier batches are in flight join the
+ * next one, so no call waits longer than alone.
  */
 export function batchInLanes<Connection, Item, Answer>(
   openLane: () => Connection,
@@ -114,9 +111,8 @@ export function batchInLanes<Connection, Item, Answer>(
   let queue: Pending<Item, Answer>[] = []
   let isStarting = false
   let late: NodeJS.Timeout | undefined
-  // Connections of their own keep the prepared statements of all shapes warm: planning one anew takes
-  // as long as running it. The second one is for when the first is stuck: two of PostgreSQL's processes
-  // would fight with this one for the CPU. Measured at 16 callers: a quarter more writes with one.
+  // Dedicated connections keep the prepared statements of all shapes: planning takes as long as running. The second
+  // lane serves only when the first is stuck: two PostgreSQL processes would compete with this one for the CPU.
   const lanes: readonly Lane<Connection>[] = Array.from({ length: LANES }, () => ({
     connection: openLane(),
     since: [],
@@ -136,11 +132,11 @@ export function batchInLanes<Connection, Item, Answer>(
       return
     }
     isStarting = true
-    // Failures reach the callers through `reject`; the loop itself does not throw.
+    // `reject` reports failures to the callers; the loop itself does not throw.
     void drain(lane)
   }
 
-  /** No event says that a lane has become stuck. */
+  /** Polls, since no event reports that a lane is stuck. */
   function lookAgain(): void {
     if (late !== undefined) return
     late = setTimeout(() => {
@@ -153,8 +149,8 @@ export function batchInLanes<Connection, Item, Answer>(
     await new Promise((resolve) => setImmediate(resolve))
     isStarting = false
     while (queue.length > 0 && lane.since.length < IN_FLIGHT) {
-      // One batch of all would let every caller wait at once: this process would rest while PostgreSQL
-      // works, and the other way round. So a batch leaves the next one its share.
+      // A single batch would make all callers wait at once, so that this process and PostgreSQL idle in turn. Each
+      // batch leaves the next one a share.
       const share = Math.ceil(queue.length / (IN_FLIGHT - lane.since.length))
       const [batch, rest] = take(queue, Math.max(share, FEWEST_ITEMS))
       queue = rest
@@ -167,7 +163,7 @@ export function batchInLanes<Connection, Item, Answer>(
   }
 }
 
-/** The first lane that is not stuck, if it has room. */
+/** Returns the first lane that is not stuck, if it has room. */
 function freeLane<Connection>(lanes: readonly Lane<Connection>[]): Lane<Connection> | undefined {
   const now = performance.now()
   const lane = lanes.find(({ since: [oldest] }) => oldest === undefined || now - oldest < STUCK_MS)
@@ -175,9 +171,9 @@ function freeLane<Connection>(lanes: readonly Lane<Connection>[]): Lane<Connecti
 }
 
 interface DelayedBatches<T> {
-  /** Queues the item; a full batch or 100 ms later it is written. Resolves when it is, or is lost. */
+  /** Queues the item for the next write, after 100 ms or a full batch. Resolves when it is written or lost. */
   add(item: T): Promise<void>
-  /** Writes what is queued, if it can be written now. */
+  /** Writes the queued items if possible. */
   close(): Promise<void>
 }
 
@@ -188,21 +184,18 @@ interface Queued<T> {
 
 interface BatchOptions<T> {
   readonly log: Logger
-  /** The name of the items, in the plural. */
   readonly what: string
-  /** For each item the error that it met, or undefined. */
+  /** Returns an error or undefined for each item. */
   write(items: readonly T[]): Promise<readonly unknown[]>
 }
 
 const BATCH = 100
 const BATCH_MS = 100
-/** Beyond it items are dropped, with a line in the log: runs must not wait for their reports. */
+/** Further items are dropped and logged: runs must not wait for their reports. */
 const MAX_QUEUED = 10_000
 const AGAIN_MS = 1000
 
-/**
- * Writes items after their callers have their answers: in batches, soon, and again while PostgreSQL is unavailable.
- */
+/** Writes items in batches after their callers have been answered, and retries while PostgreSQL is unavailable. */
 export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedBatches<T> {
   let queued: Queued<T>[] = []
   let writing = Promise.resolve()
@@ -213,14 +206,16 @@ export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedB
   async function writeAll(batch: readonly Queued<T>[]): Promise<void> {
     if (batch.length === 0) return
     const failures = await write(batch.map(({ item }) => item))
-    const again = isClosing ? [] : batch.filter((_, i) => isAway(failures[i]))
+    const again = isClosing ? [] : batch.filter((_, i) => isUnavailable(failures[i]))
     for (const one of batch) if (!again.includes(one)) one.written()
     if (again.length > 0) {
       queued = [...again, ...queued]
       isWaiting = true
       timer ??= setTimeout(next, AGAIN_MS)
     }
-    const lost = failures.filter((reason) => reason !== undefined && (isClosing || !isAway(reason)))
+    const lost = failures.filter(
+      (reason) => reason !== undefined && (isClosing || !isUnavailable(reason)),
+    )
     if (lost.length > 0) log.error({ count: lost.length, cause: lost[0] }, `${what} were lost`)
   }
 
@@ -251,8 +246,4 @@ export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedB
       await writing
     },
   }
-}
-
-function isAway(error: unknown): boolean {
-  return error instanceof HttpError && error.status === 503
 }

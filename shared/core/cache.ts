@@ -1,17 +1,43 @@
 /**
- * Caches of a process. Each registers itself: `/metrics` shows its size and hits, and a change of a resource drops the
- * entries that it makes stale, whichever process made the change.
+ * Caches of a process. Each registers itself, so that `/metrics` shows its size and hits, and a change of a resource
+ * in any process drops stale entries.
  */
 import { LRUCache } from 'lru-cache'
 
+const MB = 1024 * 1024
+const MEMORY_SHARE = 1 / 32
+const LEAST_MB = 8
+
+/** Returns the size of a cache in bytes, about characters: a share of the memory of its process, up to `mostMb`. */
+export function sizeWithin(memoryMb: number, mostMb: number): number {
+  return Math.min(Math.max(Math.floor(memoryMb * MEMORY_SHARE), LEAST_MB), mostMb) * MB
+}
+
+/** The types whose committed changes every process hears of: a cache can depend on no other. */
+export const REPORTED_TYPES = [
+  'AccessPolicy',
+  'Bot',
+  'ClientApplication',
+  'CodeSystem',
+  'Login',
+  'Project',
+  'ProjectMembership',
+  'Questionnaire',
+  'SearchParameter',
+  'StructureDefinition',
+  'UserConfiguration',
+  'ValueSet',
+] as const
+
+export type ReportedType = (typeof REPORTED_TYPES)[number]
+
 /** A committed change of a resource. */
 export interface Change {
-  /** A resource type. */
-  readonly type: string
+  readonly type: ReportedType
   readonly id: string
-  /** The Project among whose rows it lies, by number; the registry has one of its own. */
+  /** Number of the Project that stores the row; the registry has a separate number. */
   readonly number: number
-  /** Id of the Project that it belongs to. */
+  /** Id of the Project that owns it. */
   readonly home: string | undefined
 }
 
@@ -20,7 +46,7 @@ export type Changed = readonly Change[] | 'everything'
 
 interface Invalidation<K, V> {
   /** A change of these types drops all entries. */
-  readonly types?: readonly string[]
+  readonly types?: readonly ReportedType[]
   /** Returns the key that a change drops, for caches with many entries and many changes. */
   readonly staleKey?: (change: Change) => K | undefined
   /** Returns the test for entries that a change drops; undefined for a change that drops none. */
@@ -30,7 +56,7 @@ interface Invalidation<K, V> {
 interface CacheOptions<K, V, Context> extends Invalidation<K, V> {
   /** The label in `/metrics`; caches of one name are counted together. */
   readonly name: string
-  /** The most entries, or the most of what `size` returns. */
+  /** Limit on entries, or on the sum of `size`. */
   readonly max: number
   readonly size?: (value: V, key: K) => number
   readonly ttlMs?: number
@@ -62,7 +88,6 @@ function* registered(): Iterable<Registered> {
   }
 }
 
-/** Drops what the changes make stale, in all caches of this process. */
 export function invalidateCaches(changed: Changed): void {
   for (const cache of registered()) cache.drop(changed)
 }
@@ -82,7 +107,6 @@ export function cacheStats(): readonly CacheStats[] {
   return [...sums.values()]
 }
 
-/** Keeps the entries that were used last. */
 export class Cache<K extends {}, V extends {}, Context = unknown>
   extends LRUCache<K, V, Context>
   implements Registered
@@ -152,93 +176,108 @@ export class Cache<K extends {}, V extends {}, Context = unknown>
 interface FreshOptions<T> extends Invalidation<string, T | undefined> {
   readonly name: string
   readonly max: number
-  /** A younger value is returned as it is. */
+  /** Younger values are returned without a reading. */
   readonly freshMs: number
-  /** A younger one is returned while the next is read. */
+  /** Younger values are returned while the next is read. */
   readonly usableMs: number
-}
-
-interface FreshCache<T> {
-  /** `readNow` reads in the foreground, where the caller must wait, in place of the cache's own reading. */
-  get(key: string, readNow?: (key: string) => Promise<T | undefined>): Promise<T | undefined>
-  delete(key: string): void
-  clear(): void
 }
 
 interface Entry<T> {
   readonly value: Promise<T | undefined>
   readonly readAt: number
   next: Promise<T | undefined> | undefined
-  /** The resolved `value`. */
+  /** Set when `value` resolves. */
   known?: T | undefined
 }
 
-function onKnownValues<T>(staleEntries: NonNullable<FreshOptions<T>['staleEntries']>) {
-  return (change: Change) => {
-    const isStale = staleEntries(change)
-    return isStale && ((entry: Entry<T>) => isStale(entry.known))
-  }
-}
-
 /**
- * Caches values that are read again after some seconds. Callers that ask for the same key while it is read share the reading.
- * `staleEntries` gets undefined for a value whose reading has not ended.
+ * A cache that reads its entries again after some seconds. Callers that request the same key during a reading share
+ * it. `staleEntries` gets undefined for an entry whose first reading has not ended.
  */
-export function createFreshCache<T>(
-  { freshMs, usableMs, staleEntries, ...options }: FreshOptions<T>,
-  read: (key: string) => Promise<T | undefined>,
-): FreshCache<T> {
-  const entries = new Cache<string, Entry<T>>({
-    ...options,
-    ...(staleEntries && { staleEntries: onKnownValues(staleEntries) }),
-  })
+export class FreshCache<T> {
+  readonly #entries: Cache<string, Entry<T>>
+  readonly #times: Pick<FreshOptions<T>, 'freshMs' | 'usableMs'>
+  readonly #read: (key: string) => Promise<T | undefined>
 
-  const start = (key: string, readNow: typeof read): Promise<T | undefined> => {
-    // A change committed while the reading runs may be missed by it: the time before it counts.
+  constructor(
+    { freshMs, usableMs, staleEntries, ...options }: FreshOptions<T>,
+    read: (key: string) => Promise<T | undefined>,
+  ) {
+    this.#times = { freshMs, usableMs }
+    this.#read = read
+    this.#entries = new Cache<string, Entry<T>>({
+      ...options,
+      staleEntries(change) {
+        const isStale = staleEntries?.(change)
+        return isStale && ((entry) => isStale(entry.known))
+      },
+    })
+  }
+
+  /** `readNow` replaces the cache's reading where the caller must wait. */
+  get(key: string, readNow = this.#read): Promise<T | undefined> {
+    const entry = this.#entries.get(key)
+    if (entry === undefined) return this.#start(key, readNow)
+    const age = Date.now() - entry.readAt
+    const { freshMs, usableMs } = this.#times
+    if (age < freshMs) return entry.value
+    if (age >= usableMs) return entry.next ?? this.#start(key, readNow)
+    if (entry.next === undefined) this.#refresh(key, entry)
+    return entry.value
+  }
+
+  delete(key: string): void {
+    this.#entries.delete(key)
+  }
+
+  clear(): void {
+    this.#entries.clear()
+  }
+
+  #start(key: string, read: (key: string) => Promise<T | undefined>): Promise<T | undefined> {
+    // Taken before the reading, which may miss a change committed while it runs.
     const readAt = Date.now()
-    const value = readNow(key)
+    const value = read(key)
     const entry: Entry<T> = { value, readAt, next: undefined }
-    entries.set(key, entry)
+    this.#entries.set(key, entry)
     value.then(
-      (read) => {
-        entry.known = read
+      (known) => {
+        entry.known = known
       },
       () => {
-        if (entries.peek(key) === entry) entries.delete(key)
+        if (this.#entries.peek(key) === entry) this.#entries.delete(key)
       },
     )
     return value
   }
 
-  const refresh = (key: string, entry: Entry<T>): void => {
+  #refresh(key: string, entry: Entry<T>): void {
     const readAt = Date.now()
-    const next = read(key)
+    const next = this.#read(key)
     entry.next = next
     next.then(
-      (read) => {
-        if (entries.peek(key) === entry) {
-          entries.set(key, { value: next, readAt, next: undefined, known: read })
-        }
+      (known) => {
+        if (this.#entries.peek(key) !== entry) return
+        this.#entries.set(key, { value: next, readAt, next: undefined, known })
       },
       () => {
         entry.next = undefined
       },
     )
   }
+}
 
-  return {
-    get(key, readNow = read) {
-      const entry = entries.get(key)
-      if (entry === undefined) return start(key, readNow)
-      const age = Date.now() - entry.readAt
-      if (age < freshMs) return entry.value
-      if (age < usableMs) {
-        if (entry.next === undefined) refresh(key, entry)
-        return entry.value
-      }
-      return entry.next ?? start(key, readNow)
-    },
-    delete: (key) => entries.delete(key),
-    clear: () => entries.clear(),
+/** Memoizes values by name for the lifetime of an object. */
+export function memoFor<Owner extends object, T>(most = Number.POSITIVE_INFINITY) {
+  const known = new WeakMap<Owner, Map<string, { readonly made: T }>>()
+  return (owner: Owner, name: string, make: () => T): T => {
+    const byName = known.get(owner) ?? new Map<string, { readonly made: T }>()
+    known.set(owner, byName)
+    const found = byName.get(name)
+    if (found !== undefined) return found.made
+    const made = make()
+    if (byName.size >= most) byName.clear()
+    byName.set(name, { made })
+    return made
   }
 }

@@ -136,7 +136,7 @@ export class TransactionConflict extends HttpError {
   readonly sqlState: string
 
   constructor(sqlState: string, cause: unknown) {
-    const { status, outcome, headers } = unavailable('What was asked for', cause)
+    const { status, outcome, headers } = unavailable('A required service', cause)
     super(status, outcome, { cause, headers: { ...headers } })
     this.sqlState = sqlState
   }
@@ -210,4 +210,29 @@ export class StorageFull extends HttpError {
     const body = unavailable(what).outcome
     super(503, body, { cause, headers: { 'Retry-After': '10' } })
   }
+}
+
+/** True for a resource that is missing or deleted. */
+export function isAbsent(error: unknown): error is HttpError {
+  return error instanceof HttpError && (error.status === 404 || error.status === 410)
+}
+
+/** Returns undefined when `work` throws, for reading text that may be invalid. */
+export function attempt<T>(work: () => T): T | undefined {
+  try {
+    return work()
+  } catch {
+    return undefined
+  }
+}
+
+/** For `catch`, where an error of the caller means that there is no result. Errors: all others. */
+export function ignoreClientError(error: unknown): undefined {
+  if (error instanceof HttpError && error.status < 500) return undefined
+  throw error
+}
+
+/** True while PostgreSQL or Redis cannot be reached, which their connections log. */
+export function isUnavailable(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 503
 }

@@ -1,27 +1,27 @@
 /**
- * Yields the event loop. Hundreds of requests, or of replies in one chunk, may arrive in one turn, and long work has
- * many steps: both let timers, sockets and other requests run in between.
+ * Yields the event loop, so that timers, sockets and other requests run between the steps of long work and between
+ * the hundreds of requests or replies that may arrive in one turn.
  */
 
-/** Short enough that nobody notices, long enough that yielding costs little next to the work. */
+/** Short enough to be unnoticeable, long enough to make yielding cheap next to the work. */
 const BUDGET_MS = 5
-/** Work is counted, too, so that a slice is short wherever the clock is coarse. */
+/** Limits work, too, so that slices stay short on a coarse clock. */
 const BUDGET_WORK = 2_000
 
 let waiting = 0
 let beganAt: number | undefined
 let isGiven = false
 
-/** Resolves in one of the next turns, in the order of the calls. */
+/** Resolves in a later turn, in the order of the calls. */
 export function nextTurn(): Promise<void> {
   waiting++
   return new Promise((resolve) => setImmediate(attempt, resolve))
 }
 
-/** Undefined while this turn is young and no caller waits, otherwise `nextTurn()`. */
+/** Returns undefined while this turn is young and no caller waits, otherwise `nextTurn()`. */
 export function yieldTurn(): Promise<void> | undefined {
   if (waiting > 0 || isGiven || !isYoung()) return nextTurn()
-  // Other callers in this callback would be served behind it, before the clock is read again.
+  // Other callers in this callback must queue behind it until the clock is read again.
   isGiven = true
   queueMicrotask(endOfCallback)
   return undefined
@@ -31,14 +31,14 @@ function endOfCallback(): void {
   isGiven = false
 }
 
-/** Resolves behind all that has arrived by now, read from its socket or not. */
+/** Resolves after all input that has arrived so far, even if not yet read from its socket. */
 export async function yieldAfterPendingIo(): Promise<void> {
   // Timers come before sockets, immediates after them.
   await new Promise((resolve) => setImmediate(resolve))
   await yieldTurn()
 }
 
-// An immediate each: what one has resolved is done before the next is looked at.
+// One immediate each: work resolved by one finishes before the next is considered.
 function attempt(resolve: () => void): void {
   if (!isYoung()) {
     setImmediate(attempt, resolve)
@@ -59,7 +59,7 @@ function isYoung(): boolean {
   return now - beganAt < BUDGET_MS
 }
 
-/** Divides work whose steps are too small to look at the clock for each, and that decides itself where to stop. */
+/** Slices work whose steps are too small for reading the clock each time, and which chooses its own yield points. */
 export class TimeSlicer {
   #work = 0
   #began = performance.now()
@@ -70,7 +70,7 @@ export class TimeSlicer {
     this.#work += work
   }
 
-  /** Begins a slice: others had their turns while a statement ran. */
+  /** Starts a slice: other work ran during the statement. */
   begin(): void {
     this.#work = 0
     this.#began = performance.now()
@@ -80,14 +80,14 @@ export class TimeSlicer {
     return this.#work > BUDGET_WORK || performance.now() - this.#began > BUDGET_MS
   }
 
-  /** Several that rest go on one after the other, each in a turn of its own. */
+  /** Resumes concurrent callers one by one, each in its own turn. */
   async rest(): Promise<void> {
     this.#last = this.#last.then(nextTurn)
     await this.#last
     this.begin()
   }
 
-  /** Counts work and rests where the slice is used up. */
+  /** Counts work and yields when the slice is used up. */
   spendAndYield(work: number): Promise<void> | undefined {
     this.#work += work
     return this.isUsedUp ? this.rest() : undefined

@@ -1,13 +1,13 @@
 /** Public view of an export: its BulkDataExport, AuditEvents, manifest and AsyncJob. */
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import { jobPrincipal } from '../bots/async-jobs.ts'
-import { HttpError } from '../core/errors.ts'
-import type { Resource } from '../fhir/resource.ts'
+import { type Principal, type ProjectContext, servicePrincipal } from '../access/principal.ts'
+import { system } from '../access/project-context.ts'
+import { isAbsent } from '../core/errors.ts'
+import { asArray, type Resource } from '../fhir/resource.ts'
 import { purge } from '../jobs/upkeep/maintenance.ts'
 import type { Storage } from '../outbound/storage/storage.ts'
 import type { Connection } from '../postgres/statement.ts'
-import { auditAgents } from '../request/admin-audit.ts'
+import { restEvent } from '../request/admin-audit.ts'
+import { type Output, parametersResource } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
 import type { Services } from '../request/services.ts'
 import type { Repository } from '../store/repository.ts'
@@ -30,7 +30,7 @@ export async function beginExport(
   const resource: Resource = {
     ...{ resourceType: 'BulkDataExport', id, status: 'accepted', requestTime, request },
   }
-  const author = jobPrincipal(caller.project, input.profile)
+  const author = servicePrincipal(caller.project, { profile: input.profile })
   return repository.transaction(async (transaction) => {
     if (!(await transaction.withConnection((connection) => addExport(connection, job, most))))
       return false
@@ -73,7 +73,8 @@ export async function endExport(
     if (project === undefined) return true
     const { status } = end
     const shown = { status, ...(status === 'completed' ? shownFiles(end.files) : {}) }
-    await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
+    const author = servicePrincipal(project, { profile: input.profile })
+    await changeRecord(transaction, author, id, shown)
     if (status === 'error') return true
     const reference = `BulkDataExport/${id}`
     await (status === 'completed'
@@ -128,7 +129,7 @@ async function changeRecord(
     await repository.patch(author, { type: 'BulkDataExport', id }, change)
   } catch (error) {
     // The record was deleted.
-    if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error
+    if (!isAbsent(error)) throw error
   }
 }
 
@@ -150,9 +151,7 @@ const KEPT_MS = 30 * 24 * 3_600_000
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
   await deleteOldExports(database, before)
-  await repository.withStore((store) =>
-    purge(store, systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before),
-  )
+  await repository.withStore((store) => purge(store, system, 'BulkDataExport', before))
 }
 
 /** Principal of an export's caller, for steps without a request. */
@@ -179,23 +178,14 @@ export async function recordBulk(
     type,
     valueString: String(value),
   }))
-  await repository.create(
-    { ...systemPrincipal(project), profile, profileDisplay },
-    {
-      resourceType: 'AuditEvent',
-      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
-      subtype: [
-        { system: 'http://hl7.org/fhir/restful-interaction', code: 'operation' },
-        { system: 'http://hl7.org/fhir/uv/bulkdata', code: step },
-      ],
-      action: step === 'download' ? 'R' : 'E',
-      recorded: new Date().toISOString(),
-      agent: auditAgents({ profile, membershipId }),
-      source: { observer: { reference: `Project/${project.id}` } },
-      entity: [{ what: { reference }, detail }],
-      outcome: '0',
-    },
-  )
+  const entity = { what: { reference }, detail }
+  const event = restEvent({ profile, membershipId }, project, 'operation', entity)
+  const subtype = { system: 'http://hl7.org/fhir/uv/bulkdata', code: step }
+  await repository.create(servicePrincipal(project, { profile, profileDisplay }), {
+    ...event,
+    subtype: [...asArray(event.subtype), subtype],
+    action: step === 'download' ? 'R' : 'E',
+  })
 }
 
 interface ExportFiles {
@@ -219,7 +209,7 @@ interface ListedFile {
 const SIGNED_SECONDS = 300
 
 /** Builds the manifest of one page or of all; `sign` creates URLs for direct downloads from storage. */
-export async function manifestOf(
+export async function buildManifest(
   services: Services,
   { id, at, input }: ExportJob,
   { page, sign }: { readonly page?: number; readonly sign?: Storage['sign'] } = {},
@@ -267,30 +257,33 @@ export function statusUrl(services: Services, id: string): string {
 
 export async function exportAsJob(services: Services, job: ExportJob): Promise<Version> {
   const { id, state, input, requested, at, finished } = job
-  const files = state === 'completed' ? await manifestOf(services, job) : undefined
+  const files = state === 'completed' ? await buildManifest(services, job) : undefined
   const { output = [], deleted = [], error = [] } = files ?? {}
-  const parameter = [
-    ...outputParameters('output', output),
-    ...outputParameters('deleted', deleted),
-    ...outputParameters('error', error),
+  const outputs = [
+    ...fileOutputs('output', output),
+    ...fileOutputs('deleted', deleted),
+    ...fileOutputs('error', error),
   ]
   return jobVersion(id, finished ?? at ?? requested, {
     status: state,
     requestTime: requested.toISOString(),
     request: input.request,
     ...(at === null ? {} : { transactionTime: at.toISOString() }),
-    ...(files === undefined ? {} : { output: { resourceType: 'Parameters', parameter } }),
+    ...(files === undefined ? {} : { output: parametersResource(outputs) }),
   })
 }
 
-export function outputParameters(name: string, files: readonly Pick<ListedFile, 'type' | 'url'>[]) {
-  return files.map(({ type, url }) => ({
-    name,
-    part: [
-      { name: 'type', valueCode: type },
-      { name: 'url', valueUri: url },
-    ],
-  }))
+export function fileOutputs(
+  name: string,
+  files: readonly Pick<ListedFile, 'type' | 'url'>[],
+): readonly Output[] {
+  return files.map(({ type, url }) => {
+    const parts: readonly Output[] = [
+      ['type', 'valueCode', type],
+      ['url', 'valueUri', url],
+    ]
+    return [name, 'part', parts]
+  })
 }
 
 export function jobVersion(id: string, lastUpdated: Date, members: object): Version {

@@ -58,7 +58,6 @@ export class Block {
   readonly #header: number
   #at = 0
   #edge = 0
-  #before = { bytes: 0, at: 0, edge: 0 }
 
   constructor(room: Uint8Array, level: number) {
     this.#room = room
@@ -73,23 +72,12 @@ export class Block {
 
   /** Copies one line, or several with line feeds between them. */
   add({ bytes: source, start, end }: Slice, lines = 1): void {
-    const before = this.#before
-    before.bytes = this.bytes
-    before.at = this.#at
-    before.edge = this.#edge
     this.#put(source, start, end)
     this.#turn()
     this.#room[this.#at] = LINE_FEED
     this.#at += 1
     this.bytes += end - start + 1
     this.rows += lines
-  }
-
-  undo(): void {
-    this.rows -= 1
-    this.bytes = this.#before.bytes
-    this.#at = this.#before.at
-    this.#edge = this.#before.edge
   }
 
   crc(crc: number): number {

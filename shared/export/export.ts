@@ -1,9 +1,10 @@
 /** Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html */
 import { randomUUID } from 'node:crypto'
+import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { rightsDigest } from '../access/rights-digest.ts'
 import { accepted, forbidden, tooManyRequests } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
+import { wakeWorkers } from '../redis/wakes.ts'
 import { readPreferences } from '../request/negotiate.ts'
 import { absoluteUrl, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
@@ -19,7 +20,7 @@ import {
 } from './parameters.ts'
 import type { ExportLevel } from './rows/jobs.ts'
 import { patientsIn } from './rows/members.ts'
-import { exportedTypes, exportStore, isExportable, mayExport } from './rows/scope.ts'
+import { exportedTypes, isExportable, mayExport } from './rows/scope.ts'
 
 /** Waiting exports per Project. */
 const MOST_WAITING = 10
@@ -35,6 +36,21 @@ export const exportData: Operation = {
     { type: 'Group', level: 'instance' },
   ],
   methods: ['GET', 'POST'],
+  text: {
+    summary: 'Export in bulk',
+    description: 'Returns 202; `Content-Location` gives the address of the manifest.',
+    query: {
+      _type: 'text: A comma list of types',
+      _since: 'text: Only changes and deletions since this time',
+      _until: 'text: Only changes before this time',
+      _elements: 'text: Only these elements',
+      _typeFilter: 'text: Type?query',
+      _outputFormat: 'text: application/fhir+ndjson',
+      includeAssociatedData: 'text: LatestProvenanceResources, for example',
+      organizeOutputBy: 'text: Patient',
+    },
+    status: 202,
+  },
   acts: true,
   ownFormat: true,
   async run(call) {
@@ -73,7 +89,7 @@ export const exportData: Operation = {
     if (!(await beginExport(services, principal, job, MOST_WAITING))) {
       throw tooManyRequests(RETRY_SECONDS)
     }
-    await services.queues.wake('export', 1)
+    await wakeWorkers(services.bus, 'export')
     const url = statusUrl(services, jobId)
     return outcomeReply(202, accepted(url), {
       'Content-Location': url,
@@ -149,7 +165,7 @@ async function unknownPatients(
   patients: readonly string[] | undefined,
 ): Promise<readonly Fault[]> {
   if (patients === undefined || (level !== 'patient' && level !== 'group')) return []
-  const store = services.repository.withStore(exportStore)
+  const store = services.repository.withStore((store) => store)
   const known = await patientsIn(store, principal, patients, id)
   return patients.flatMap((patient) => {
     if (known.has(normalId(patient))) return []

@@ -16,7 +16,6 @@ export type Exporting = Services & {
   readonly blocks: Blocks
   readonly pace: Pace
   readonly fileLimits?: FileLimits
-  wake(): void
 }
 
 export interface FileLimits {
@@ -41,7 +40,7 @@ export function createExportMetrics(registry: Registry): ExportMetrics {
   })
   const retries = new Counter({
     name: 'export_parts_retried_total',
-    help: 'Parts of exports that were taken again',
+    help: 'Parts of exports that were started again',
     registers,
   })
   return {

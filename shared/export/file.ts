@@ -4,12 +4,13 @@
  */
 import { Readable } from 'node:stream'
 import { constants, createDeflateRaw, inflateRaw } from 'node:zlib'
+import { create as contentDisposition } from 'content-disposition'
 import { notAcceptable, notFound } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { ByteRange, Storage } from '../outbound/storage/storage.ts'
 import { readChunks } from '../outbound/storage/storage.ts'
 import { readRange } from '../request/binary/read.ts'
-import { takesGzip } from '../request/negotiate.ts'
+import { acceptsType, takesGzip } from '../request/negotiate.ts'
 import { emptyReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
@@ -100,7 +101,7 @@ export function blockKey(projectId: string, { job, part, token, seq }: BlockPlac
 export function contentHeaders(name: string) {
   return {
     'Content-Type': 'application/fhir+ndjson',
-    'Content-Disposition': `attachment; filename="${name}"`,
+    'Content-Disposition': contentDisposition(name),
   }
 }
 
@@ -168,24 +169,11 @@ async function namedFile(
   return file
 }
 
-/** Accepted media types, most specific first; the first match decides. */
-const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
-
-// https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
 function requireNdjson(accept: string | undefined): void {
-  const ranges = (accept ?? '').split(',').filter((range) => range.trim() !== '')
-  const wanted = new Map(
-    ranges.map((range) => {
-      const [name = ''] = range.split(';')
-      return [name.trim().toLowerCase(), !REFUSED.test(range)]
-    }),
-  )
-  const named = TYPES.find((type) => wanted.has(type)) ?? ''
-  if (ranges.length === 0 || wanted.get(named)) return
+  const isAny = accept === undefined || accept.trim() === ''
+  if (isAny || acceptsType(accept, ['application/fhir+ndjson', 'application/ndjson'])) return
   throw notAcceptable('The file is application/fhir+ndjson')
 }
-
-const REFUSED = /;\s*q=0(\.0*)?\s*(;|$)/i
 
 function matches(header: string | undefined, etag: string): boolean {
   const tags = (header ?? '').split(',').map((tag) => tag.trim().replace(/^W\//, ''))

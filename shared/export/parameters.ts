@@ -11,7 +11,7 @@ import type { Services } from '../request/services.ts'
 import { expandCodeConditions } from '../rest/codes.ts'
 import { parseCallerSearch } from '../rest/criteria.ts'
 import type { ElementChoice, ExportLevel, ProvenanceChoice, TypeFilter } from './rows/jobs.ts'
-import { buildTypeFilter, exportStore, fits, isExportable } from './rows/scope.ts'
+import { buildTypeFilter, fits, isExportable } from './rows/scope.ts'
 
 export interface ExportParameters {
   readonly types: readonly string[] | undefined
@@ -53,12 +53,15 @@ const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
 /** Errors: 400 for an unreadable body, 415. */
 export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
   const faults: Fault[] = []
-  const given = [...fromQuery(request.query), ...fromBody(request, faults)]
+  const given = [
+    ...Array.from(request.query, ([name, text]) => ({ name, text })),
+    ...fromBody(request, faults),
+  ]
   const named = given.filter(({ name }) => !IGNORED.has(name))
   for (const name of new Set(named.map((one) => one.name))) {
     if (KNOWN.has(name)) continue
     const said = name.slice(0, 64)
-    faults.push(fault('not-supported', `${said} is no parameter of an export`, said))
+    faults.push(fault('not-supported', `${said} is not an export parameter`, said))
   }
   const texts = (name: string) =>
     named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
@@ -98,20 +101,15 @@ function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
   const [type, name] = /^[A-Z]/.test(first) ? [first, second] : [undefined, first]
   const isDeep = below.length > 0 || (type === undefined && second !== undefined)
   if (name === undefined || name === '' || isDeep) {
-    faults.push(fault('invalid', `${text.slice(0, 64)} is no root element`, '_elements'))
+    faults.push(fault('invalid', `${text.slice(0, 64)} is not a root element`, '_elements'))
     return []
   }
   const owners = type === undefined ? resourceTypes : [type].filter(isResourceType)
   const isKnown = (owner: string) =>
-    typeElements(owner).some(({ path }) => isElementForm(path, name))
+    typeElements(owner).some(({ path }) => path.replace('[x]', '') === name)
   if (owners.some(isKnown) || (owners.length > 0 && ALWAYS.has(name))) return { type, name }
   faults.push(fault('invalid', `There is no element ${text.slice(0, 64)}`, '_elements'))
   return []
-}
-
-/** True for the name of a parameter's element, including `value[x]`. */
-function isElementForm(path: string, name: string): boolean {
-  return path.replace('[x]', '') === name
 }
 
 function patients(
@@ -132,7 +130,7 @@ function patients(
     const { type, id } = parseReference(text.slice(text.lastIndexOf('Patient/'))) ?? {}
     if (type === 'Patient' && id !== undefined) return [id]
     faults.push(
-      fault('invalid', `${text.slice(0, 64)} is no reference to a Patient`, 'patient', true),
+      fault('invalid', `${text.slice(0, 64)} is not a reference to a Patient`, 'patient', true),
     )
     return []
   })
@@ -189,10 +187,6 @@ function instant(name: string, given: string | undefined, faults: Fault[]): stri
 interface Given {
   readonly name: string
   readonly text: string
-}
-
-function fromQuery(query: URLSearchParams): readonly Given[] {
-  return [...query].map(([name, text]) => ({ name, text }))
 }
 
 /** Errors: 400 for a body that is neither empty nor Parameters. */
@@ -308,14 +302,19 @@ async function readFilter(
     const query = readQuery(text.slice(at + 1))
     const result = [...query.keys()].find((name) => RESULT.test(name))
     if (result !== undefined) {
-      return fault('not-supported', `${result.slice(0, 64)} is no filter`, NAME)
+      return fault('not-supported', `${result.slice(0, 64)} is not a filter`, NAME)
     }
     const request = await expandCodeConditions(
       asking,
       parseCallerSearch(asking, type, query, 'strict'),
     )
     const filter = { type, conditions: request.conditions }
-    await buildTypeFilter(services.repository.withStore(exportStore), principal, type, [filter])
+    await buildTypeFilter(
+      services.repository.withStore((store) => store),
+      principal,
+      type,
+      [filter],
+    )
     return filter
   } catch (error) {
     if (!(error instanceof HttpError) || error.status !== 400) throw error

@@ -1,19 +1,16 @@
 /** Runs exports in a worker: leases a part, continues it to its end, and otherwise releases or fails it. */
 import { setTimeout as delay } from 'node:timers/promises'
+import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { rightsDigest } from '../access/rights-digest.ts'
 import { Cache } from '../core/cache.ts'
-import {
-  backoffMs,
-  isUnavailable,
-  LeaseLost,
-  type Loop,
-  startLoop,
-  withLease,
-} from '../jobs/loop.ts'
+import { timings } from '../core/config/waits.ts'
+import { isUnavailable } from '../core/errors.ts'
+import { backoffMs, LeaseLost, type Loop, startLoop, withLease } from '../jobs/loop.ts'
 import { toSlice } from '../outbound/storage/storage.ts'
+import { wakeWorkers } from '../redis/wakes.ts'
 import type { Services } from '../request/services.ts'
-import { endExport, manifestOf } from './announce.ts'
+import type { StoreContext } from '../store/rows/context.ts'
+import { buildManifest, endExport } from './announce.ts'
 import { createBlocks } from './block.ts'
 import {
   createPace,
@@ -24,7 +21,6 @@ import {
   storageFailed,
 } from './exporting.ts'
 import { blockKey, fileKey, plainContent } from './file.ts'
-import { readDeleted } from './rows/deletions.ts'
 import {
   deleteExportRows,
   endedExport,
@@ -53,13 +49,13 @@ import {
   renewLease,
 } from './rows/parts.ts'
 import { planExport, startExport } from './rows/plan.ts'
-import { readPart } from './rows/read.ts'
-import { exportStore } from './rows/scope.ts'
+import { readDeleted, readPart } from './rows/read.ts'
+import { isListed } from './rows/select.ts'
 import { activePrincipal, failRevokedExport } from './status.ts'
 import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 
 const AT_ONCE = 2
-const LOOK_MS = 2000
+const LOOK_MS = timings.sweepMs / 5
 const RENEW_MS = PARTS.leaseMs / 3
 /** Failures and lost workers of a part before its export fails. */
 const MOST_FAILURES = 3
@@ -71,7 +67,6 @@ const LONGEST_PAUSE_MS = 300_000
 /** Logs a transaction that delays exports for longer. */
 const HELD_MS = 60_000
 const MOST_UNREADABLE_SHARE = 0.01
-const MOST_WAKES = 4
 const waits = new Cache<string, number>({ name: 'export-waits', max: 1000 })
 
 /** `stop` releases running parts after their current block. */
@@ -84,8 +79,7 @@ export function startExports(
   const copies = openSources(services)
   const blocks = createBlocks(services.config.exportCompressionLevel)
   const pace = createPace(isBusy)
-  const wake = () => loop.wake()
-  const exporting: Exporting = { ...services, metrics, copies, blocks, pace, wake }
+  const exporting: Exporting = { ...services, metrics, copies, blocks, pace }
   const loop = startLoop(
     { log, name: 'Exports', everyMs: LOOK_MS, lanes: AT_ONCE, onRest: blocks.clear },
     async (signal, lane) => (lane === 0 || !pace.isAwaited()) && (await work(exporting, signal)),
@@ -126,7 +120,15 @@ async function holdPart(
   }
 }
 
-/** Errors: GivenUp, LeaseLost, the signal's reason, failures of PostgreSQL and storage. */
+/** A leased part in work. `signal` aborts when the lease is lost or the worker stops. */
+interface PartRun {
+  readonly services: Exporting
+  readonly principal: Principal
+  readonly taken: LeasedExportPart
+  readonly signal: AbortSignal
+}
+
+/** Errors: ExportAborted, LeaseLost, the signal's reason, failures of PostgreSQL and storage. */
 export async function runPart(
   services: Exporting,
   principal: Principal,
@@ -135,30 +137,28 @@ export async function runPart(
 ): Promise<void> {
   const { kind } = taken.part
   if (rightsDigest(principal) !== taken.job.input.rights) {
-    throw new ExportAborted(403, 'What the member may read has changed since the export began')
+    throw new ExportAborted(403, "The member's access has changed since the export began")
   }
+  const run: PartRun = { services, principal, taken, signal }
   switch (kind) {
     case 'plan':
-      return plan(services, principal, taken, signal)
+      return plan(run)
     case 'output':
     case 'shared':
-      return output(services, principal, taken, signal)
+    case 'listed':
+      return output(run)
     case 'deleted':
-      return deleted(services, principal, taken, signal)
+      return deleted(run)
     case 'close':
-      return close(services, taken, signal)
+      return close(run)
     default:
       return kind satisfies never
   }
 }
 
-async function plan(
-  services: Exporting,
-  principal: Principal,
-  { job, part }: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
-  const { database, repository, queues, log, wake } = services
+async function plan({ services, principal, taken, signal }: PartRun): Promise<void> {
+  const { database, bus, log } = services
+  const { job, part } = taken
   const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
   const { heldMs } = started
@@ -167,72 +167,65 @@ async function plan(
   }
   if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
   const planned = { ...job, state: 'active', at: started.at } as const
-  const store = repository.withStore(exportStore)
-  const { parts, issues } = await planExport(store, principal, planned, signal)
+  const { parts, issues } = await planExport(ownStore(services), principal, planned, signal)
   await addIssues(database, job.id, issues)
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
-  // This worker takes the first one next; the close waits for the others.
-  const others = parts.length - 2
-  if (others <= 0) return
-  wake()
-  // A failed wake is logged there and only causes delay.
-  void queues.wake('export', Math.min(others, MOST_WAKES))
+  // This lane takes the first one next; the close waits for the others.
+  if (parts.length > 2) await wakeWorkers(bus, 'export')
 }
 
-async function output(
-  services: Exporting,
-  principal: Principal,
-  taken: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
+async function output(run: PartRun): Promise<void> {
+  const { services, principal, taken, signal } = run
   const { job, part } = taken
-  const { repository, config, copies } = services
+  const { config, copies } = services
   const type = part.type ?? part.types[0]
-  if (!isPlanned(job) || type === undefined) throw new Error('A part of an export has no type')
-  const store = repository.withStore(exportStore)
+  if (!isPlanned(job) || type === undefined) throw new Error(NO_TYPE)
+  if (part.kind !== 'listed' && job.input.organizedBy === undefined && isListed(job.input)) {
+    throw new ExportAborted(500, 'An earlier release planned this export: export again')
+  }
   await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
     const session = await copies.open(signal, part.token > 1)
     try {
-      const reading = { store, principal, job, baseUrl: config.baseUrl, session }
+      const { baseUrl } = config
+      const reading = { store: ownStore(services), principal, job, baseUrl, session }
       await readPart(reading, part, writer)
     } finally {
       await session.close()
     }
   })
-  await endObjects(services, taken, signal)
+  await endObjects(run)
 }
 
-async function deleted(
-  services: Exporting,
-  principal: Principal,
-  taken: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
+async function deleted(run: PartRun): Promise<void> {
+  const { services, principal, taken } = run
   const { job, part } = taken
-  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  const store = services.repository.withStore(exportStore)
+  if (!isPlanned(job) || !hasType(part)) throw new Error(NO_TYPE)
+  const reading = { store: ownStore(services), principal, job }
   await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
-    readDeleted({ store, principal, job }, part, writer),
+    readDeleted(reading, part, writer),
   )
-  await endObjects(services, taken, signal)
+  await endObjects(run)
 }
 
-async function close(
-  services: Exporting,
-  taken: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
+async function close(run: PartRun): Promise<void> {
+  const { services, taken } = run
   const { job, part } = taken
   if (job.issues.length > 0 && part.after === undefined) {
     const file = { kind: 'error', type: 'OperationOutcome' } as const
     await writeFiles(services, taken, file, (writer) => writeIssues(job, writer))
   }
-  await makeObjects(services, taken, signal)
-  const files = await manifestOf(services, job)
+  await makeObjects(run)
+  const files = await buildManifest(services, job)
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
   if (!(await endExport(services, job, { status: 'completed', part, files }))) throw new LeaseLost()
+}
+
+const NO_TYPE = 'A part of an export has no type'
+
+function ownStore({ repository }: Services): StoreContext {
+  return repository.withStore((store) => store)
 }
 
 const NO_ROW = toSlice(Buffer.alloc(16))
@@ -249,23 +242,18 @@ function isPlanned(job: ExportJob): job is PlannedJob {
 }
 
 /** Ends a part with one object per file; other parts end with their last block. */
-async function endObjects(
-  services: Exporting,
-  taken: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
+async function endObjects(run: PartRun): Promise<void> {
+  const { services, taken } = run
   const { job, part } = taken
   if (!job.input.presigned) return
-  await makeObjects(services, taken, signal)
+  await makeObjects(run)
   if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
 }
 
 /** Builds one object per file of a written part; idempotent across workers. Errors: LeaseLost. */
-async function makeObjects(
-  { database, storage }: Services,
-  { job, part }: LeasedExportPart,
-  signal: AbortSignal,
-): Promise<void> {
+async function makeObjects({ services, taken, signal }: PartRun): Promise<void> {
+  const { database, storage } = services
+  const { job, part } = taken
   if (!job.input.presigned) return
   for (const file of await filesOfPart(database, job.id, part.n)) {
     const key = fileKey(job.input.projectId, job.id, part.n, file.seq)

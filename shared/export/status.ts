@@ -1,7 +1,7 @@
 /** Status, manifest, cancel and files of an export, below `bulkdata/export/{id}`. */
 
+import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { rightsDigest } from '../access/rights-digest.ts'
 import { Cache } from '../core/cache.ts'
 import {
   accepted,
@@ -14,11 +14,12 @@ import {
   tooManyRequests,
 } from '../core/errors.ts'
 import { type Acting, actingSession, coversScope } from '../identity/principals.ts'
+import { wakeWorkers } from '../redis/wakes.ts'
 import { emptyReply, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { isUuid } from '../store/rows/context.ts'
-import { endExport, manifestOf, manifestText, recordBulk, statusUrl } from './announce.ts'
+import { buildManifest, endExport, manifestText, recordBulk, statusUrl } from './announce.ts'
 import { fileReply } from './file.ts'
 import { addPage } from './rows/files.ts'
 import { type ExportJob, exportProgress, extendForDownload, readExport } from './rows/jobs.ts'
@@ -95,7 +96,7 @@ async function requireSameRights(
   if (now === undefined || rightsDigest(now) !== input.rights) throw forbiddenByPlatform(CHANGED)
 }
 
-const CHANGED = 'What the member may read has changed since this export was made: export again'
+const CHANGED = "The member's access has changed since this export was made: export again"
 
 /** Cancels a running export or removes an ended one. Errors: 404 when another call was first. */
 export async function cancelJob(
@@ -105,7 +106,7 @@ export async function cancelJob(
 ): Promise<void> {
   const isFirst = await endExport(services, job, { status: 'cancelled', caller: principal })
   if (!isFirst) throw notFound()
-  await services.queues.wake('export', 1)
+  await wakeWorkers(services.bus, 'export')
 }
 
 /** https://build.fhir.org/ig/HL7/bulk-data/export.html: the export's status is separate from the response's. */
@@ -191,9 +192,9 @@ async function complete(
 /** Presigned URLs count as a download. Errors: 404. */
 async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
   const { sign } = services.storage
-  if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
+  if (!job.input.presigned || sign === undefined) return buildManifest(services, job)
   if (!(await extendForDownload(services.database, job.id))) throw notFound()
-  const manifest = await manifestOf(services, job, { sign })
+  const manifest = await buildManifest(services, job, { sign })
   const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
   await recordDownload(services, principal, job.id, { files })
   return manifest
@@ -240,7 +241,7 @@ async function manifestPage(services: Services, job: ExportJob, { query }: Statu
     if (isRunning) return undefined
     if (page > 1) throw notFound()
   }
-  const manifest = await manifestOf(services, job, { page })
+  const manifest = await buildManifest(services, job, { page })
   if (page >= pages) return manifest
   const url = `${statusUrl(services, job.id)}?page=${page + 1}`
   return { ...manifest, link: [{ relation: 'next', url }] }

@@ -41,7 +41,7 @@ const MOST_UNREADABLE = 1000
 /** Maximum number of stored but unrecorded blocks of a part. */
 export function mostUnderWay(kind: PartKind): number {
   const { plain: most } = ON_THEIR_WAY
-  return FEW_MORE + (kind === 'shared' ? (most + 1) * FILES_TOGETHER : most)
+  return FEW_MORE + (['shared', 'listed'].includes(kind) ? (most + 1) * FILES_TOGETHER : most)
 }
 
 interface Stored extends StoredBlock {
@@ -84,8 +84,7 @@ class FileWriter implements LineWriter {
   readonly #record: BlockRecord
   #file: File
   #block: Block | undefined
-  #lastId = Buffer.alloc(ROW_ID_BYTES)
-  #idBefore = Buffer.alloc(ROW_ID_BYTES)
+  readonly #lastId = Buffer.alloc(ROW_ID_BYTES)
 
   constructor(exporting: Exporting, taken: LeasedExportPart, record: BlockRecord, file: File) {
     this.#exporting = exporting
@@ -111,14 +110,8 @@ class FileWriter implements LineWriter {
     }
     this.#block ??= this.#blocks.take(text)
     this.#block.add(text, isHeaded ? 2 : 1)
-    this.#swapIds()
     id.bytes.copy(this.#lastId, 0, id.start, id.end)
     return record.flushed > before || record.isFull ? record.room() : undefined
-  }
-
-  undo(): void {
-    this.#block?.undo()
-    this.#swapIds()
   }
 
   turn(next: string): void {
@@ -138,16 +131,11 @@ class FileWriter implements LineWriter {
     await this.#record.end(part.kind !== 'close' && !job.input.presigned)
   }
 
-  #swapIds(): void {
-    ;[this.#lastId, this.#idBefore] = [this.#idBefore, this.#lastId]
-  }
-
   /** Starts to store the block and begins the next. False without lines. */
   #flush(isWhole: boolean): boolean {
     const block = this.#block
     this.#block = undefined
-    if (block?.rows === 0) this.#blocks.give(block)
-    if (block === undefined || block.rows === 0) return false
+    if (block === undefined) return false
     const file = this.#file
     file.crc = block.crc(file.crc)
     file.bytes += block.bytes

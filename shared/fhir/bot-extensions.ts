@@ -1,23 +1,37 @@
 /** Extensions of a Bot that configure its runs. */
 import { badRequest } from '../core/errors.ts'
-import { isObject, type Resource } from './resource.ts'
+import { asArray, isObject, type Resource } from './resource.ts'
 
 /** URL prefix that every server writes. */
 export const BOT_EXTENSION = 'urn:botica:bot-'
 const NAMES = [
+  'cds-hook',
+  'concurrencyKey',
   'concurrent',
   'cpuMs',
   'cron-overlap',
   'cron-timezone',
+  'debounce',
   'fresh',
+  'host',
+  'keyConcurrency',
+  'label',
   'maxConcurrency',
   'maxQueueSeconds',
   'memoryMb',
+  'rate',
+  'rateQueue',
   'retry',
+  'secret',
+  'tool',
 ] as const
 /** Accepted prefixes: the URN, any server's base URL. Medplum's own extensions are left alone. */
 const ADDRESS = /(?:^urn:botica:|\/fhir\/StructureDefinition\/)bot-([^/]*)$/
 const PEER = 'https://medplum.com/'
+
+/** The others may be given once. */
+const SEVERAL: ReadonlySet<BotExtension> = new Set(['host', 'label', 'secret'])
+const FLAGS = ['concurrent', 'fresh'] as const
 
 export type BotExtension = (typeof NAMES)[number]
 
@@ -29,10 +43,14 @@ export interface FoundExtension {
 }
 
 export function botExtension(bot: Resource, name: BotExtension): FoundExtension | undefined {
-  return listExtensions(bot).find(({ item }) => extensionName(item.url) === name)
+  return botExtensions(bot, name)[0]
 }
 
-/** Errors: 400 for an unknown name under one of the prefixes. */
+export function botExtensions(bot: Resource, name: BotExtension): readonly FoundExtension[] {
+  return listExtensions(bot).filter(({ item }) => extensionName(item.url) === name)
+}
+
+/** Errors: 400 for an unknown name under one of the prefixes, for a repeated extension, and for a flag of another type. */
 export function checkBotExtensions(bot: Resource): void {
   for (const { item, expression } of listExtensions(bot)) {
     const name = extensionName(item.url)
@@ -44,6 +62,56 @@ export function checkBotExtensions(bot: Resource): void {
       expression,
     )
   }
+  for (const name of NAMES) {
+    const [, second] = SEVERAL.has(name) ? [] : botExtensions(bot, name)
+    if (second !== undefined) {
+      throw badRequest(`bot-${name} may be given once`, second.expression)
+    }
+  }
+  for (const name of FLAGS) {
+    const found = botExtension(bot, name)
+    if (found !== undefined && typeof found.item.valueBoolean !== 'boolean') {
+      throw badRequest(`bot-${name} must be true or false, as valueBoolean`, found.expression)
+    }
+  }
+}
+
+/** Returns the parts of an extension that has extensions, by their URL. Errors: 400 for an unknown or repeated one. */
+export function extensionParts<Name extends string>(
+  { item, expression }: FoundExtension,
+  names: readonly Name[],
+): ReadonlyMap<Name, readonly FoundExtension[]> {
+  const parts = new Map<Name, FoundExtension[]>()
+  for (const [index, part] of asArray(item.extension).entries()) {
+    const at = `${expression}.extension[${index}]`
+    const name = names.find((one) => isObject(part) && part.url === one)
+    if (name === undefined || !isObject(part)) {
+      throw badRequest(`The parts of this extension are ${names.join(', ')}`, `${at}.url`)
+    }
+    parts.set(name, [...(parts.get(name) ?? []), { item: part, expression: at }])
+  }
+  return parts
+}
+
+export interface ElementText {
+  readonly text: string
+  readonly expression: string
+}
+
+/** Returns the text of a part that occurs once; undefined without it. Errors: 400. */
+export function partText<Name extends string>(
+  parts: ReadonlyMap<Name, readonly FoundExtension[]>,
+  name: Name,
+): ElementText | undefined {
+  const [part, second] = parts.get(name) ?? []
+  if (part === undefined) return undefined
+  if (second !== undefined) throw badRequest(`There must be one ${name}`, second.expression)
+  const { valueString, valueCode, valueMarkdown } = part.item
+  const text = valueString ?? valueCode ?? valueMarkdown
+  if (typeof text !== 'string' || text.trim() === '') {
+    throw badRequest(`${name} must have a valueString`, part.expression)
+  }
+  return { text, expression: part.expression }
 }
 
 export function isBotExtension(item: unknown): boolean {
@@ -55,8 +123,7 @@ function extensionName(url: unknown): string | undefined {
 }
 
 function listExtensions({ extension }: Resource): readonly FoundExtension[] {
-  const items: readonly unknown[] = Array.isArray(extension) ? extension : []
-  return items.flatMap((item, index) =>
+  return asArray(extension).flatMap((item, index) =>
     isObject(item) ? [{ item, expression: `Bot.extension[${index}]` }] : [],
   )
 }

@@ -61,7 +61,7 @@ export function searchBundle(head: BundleHead, entries: readonly SearchEntry[]):
 export function* bundlePieces(
   head: BundleHead,
   entries: Iterable<string>,
-  isIndented = false,
+  isIndented: boolean,
 ): Iterable<string> {
   let piece = ''
   let began = performance.now()

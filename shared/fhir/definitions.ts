@@ -206,6 +206,12 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
       { path: 'jwks', types: [{ code: 'string' }] },
       { path: 'tokenEndpointAuthMethod', types: [{ code: 'code' }] },
       { path: 'idTokenSignedResponseAlg', types: [{ code: 'code' }] },
+      { path: 'tlsClientAuthSubjectDn', types: [{ code: 'string' }] },
+      { path: 'tlsClientAuthSanDns', types: [{ code: 'string' }] },
+      { path: 'tlsClientAuthSanUri', types: [{ code: 'string' }] },
+      { path: 'tlsClientAuthSanIp', types: [{ code: 'string' }] },
+      { path: 'tlsClientAuthSanEmail', types: [{ code: 'string' }] },
+      { path: 'tlsClientCertificateThumbprint', max: '*', types: [{ code: 'string' }] },
     ],
   ],
   [
@@ -219,6 +225,7 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
       { path: 'bySession', types: [{ code: 'boolean' }] },
       { path: 'consented', types: [{ code: 'boolean' }] },
       { path: 'clientProven', types: [{ code: 'boolean' }] },
+      { path: 'certificateThumbprint', types: [{ code: 'string' }] },
     ],
   ],
   ['UserSecurityRequest', [{ path: 'expires', types: [{ code: 'instant' }] }]],
@@ -261,3 +268,7 @@ const snapshots = openOnce(() => openLines<SnapshotLine>('snapshots', 'url', PAR
 const compartments = openOnce(
   () => openLines<CompartmentLine>('compartments', 'name').get('compartments')?.compartments ?? {},
 )
+
+export function capitalised(code: string): string {
+  return code.charAt(0).toUpperCase() + code.slice(1)
+}

@@ -58,7 +58,7 @@ export function eachMember(
     take(text.slice(at + 1, start - 2), at, start, end)
     at = text.charCodeAt(end) === COMMA ? end + 1 : end
   }
-  if (at !== text.length - 1) throw new SyntaxError('The content is no JSON object')
+  if (at !== text.length - 1) throw new SyntaxError('The content is not a JSON object')
 }
 
 /** Finds the items of the list at `from`, as `memberOffsets` finds members; undefined for one with spaces between its parts. */
@@ -75,42 +75,8 @@ export function itemOffsets(text: string, from: number): number[] | undefined {
   }
 }
 
-/** Parses the named members with `parse`; undefined when `memberOffsets` returns undefined. */
-export function parseMembers(
-  text: string,
-  names: Names,
-  parse: (text: string) => unknown,
-): Record<string, unknown> | undefined {
-  const places = memberOffsets(text, 0, names)
-  if (places === undefined) return undefined
-  const found: Record<string, unknown> = {}
-  for (const [name, number] of names) {
-    const begin = places[2 * number] as number
-    if (begin === 0) continue
-    const value = text.slice(begin, places[2 * number + 1])
-    const isPlain = text.charCodeAt(begin) === QUOTE && !value.includes('\\')
-    found[name] = isPlain ? value.slice(1, -1) : parse(value)
-  }
-  return found
-}
-
 export function numbered(names: Iterable<string>): Names {
   return new Map([...new Set(names)].map((name, number) => [name, number]))
-}
-
-/**
- * Returns false when no object of this valid JSON repeats a name. `members` is the member count of the parsed value:
- * if as many names stand before colons, none was dropped. A string with a quote before a colon gives a false
- * positive.
- */
-export function mayRepeatNames(text: string, members: number): boolean {
-  let names = 0
-  for (let at = text.indexOf(':'); at >= 0; at = text.indexOf(':', at + 1)) {
-    let before = at - 1
-    while (isSpace(text.charCodeAt(before))) before--
-    if (text.charCodeAt(before) === QUOTE) names++
-  }
-  return names !== members
 }
 
 /** An object or list on the stack of the walk. */
@@ -161,7 +127,7 @@ function formatPath(levels: readonly Level[]): string {
 }
 
 /** The place behind the value that begins at `from`; the end of a text that breaks off in it. */
-export function valueEnd(text: string, from: number): number {
+function valueEnd(text: string, from: number): number {
   // A read of it in each turn of the loop would be a call, as texts are of several kinds.
   const { length } = text
   const first = text.charCodeAt(from)

@@ -5,7 +5,7 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import { badRequest, badStructure } from '../core/errors.ts'
-import { mayRepeatNames, repeatedName } from './json-text.ts'
+import { repeatedName } from './json-text.ts'
 import { isObject, isResource, type Resource } from './resource.ts'
 
 const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown }
@@ -137,9 +137,8 @@ export function parseBody(body: Buffer | string): unknown {
   } catch {
     throw badRequest('Content could not be parsed')
   }
-  const members = countMembers(value, MAX_DEPTH)
-  if (Number.isNaN(members)) throw badRequest(`JSON is nested deeper than ${MAX_DEPTH} levels`)
-  if (mayRepeatNames(text, members)) refuseRepeatedName(text, value)
+  if (isDeeper(value, MAX_DEPTH)) throw badRequest(`JSON is nested deeper than ${MAX_DEPTH} levels`)
+  refuseRepeatedName(text, value)
   return value
 }
 
@@ -165,22 +164,8 @@ export function decodeText(body: Buffer | string): string {
 }
 
 export function isDeeper(value: unknown, levels: number): boolean {
-  return Number.isNaN(countMembers(value, levels))
-}
-
-/** Counts the members of all objects in the value; NaN when it nests deeper than `levels`. */
-function countMembers(value: unknown, levels: number): number {
-  if (typeof value !== 'object' || value === null || value instanceof Decimal) return 0
-  if (levels === 0) return Number.NaN
-  let members = 0
-  if (Array.isArray(value)) {
-    for (const item of value) members += countMembers(item, levels - 1)
-    return members
-  }
-  for (const key in value) {
-    members += 1 + countMembers((value as Record<string, unknown>)[key], levels - 1)
-  }
-  return members
+  if (typeof value !== 'object' || value === null || value instanceof Decimal) return false
+  return levels === 0 || Object.values(value).some((item) => isDeeper(item, levels - 1))
 }
 
 /** Removes nulls, blank strings, empty arrays and empty objects. Returns the same object when there are none. */
@@ -299,4 +284,9 @@ function mapItems(items: readonly unknown[], name: string, map: MapString): unkn
     changed[index] = mapped
   }
   return changed ?? items
+}
+
+/** False for a decimal, which is an object that keeps its digits. */
+export function isPlainObject(value: unknown): value is Record<string, unknown> {
+  return isObject(value) && !isDecimal(value)
 }

@@ -10,7 +10,7 @@ export function isPrimitive(type: string): boolean {
 
 export function primitiveCheck(type: string): PrimitiveCheck {
   const check = checks.get(type)
-  if (check === undefined) throw new Error(`"${type}" is no primitive type`)
+  if (check === undefined) throw new Error(`"${type}" is not a primitive type`)
   return check
 }
 

@@ -18,11 +18,15 @@ import type {
 } from './definitions-data.ts'
 import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'
-import { canonicalUrl, canonicalVersion, type Resource } from './resource.ts'
+import {
+  canonicalUrl,
+  canonicalVersion,
+  PLATFORM_URL,
+  type Resource,
+  STANDARD_URL,
+} from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreUrls, coreValueSet } from './terminology.ts'
 
-const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
-const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
 const FHIR_VERSION = '4.0.1'
 
 export function publishedType(name: string): Resource | undefined {
@@ -186,8 +190,16 @@ const parameters = openOnce(() => {
 /** Parameters of these types are listed once, not per type. */
 const ROOTS: ReadonlySet<string> = new Set(['Resource', 'DomainResource'])
 
-function typeCanonical(type: string): string {
-  return (isPlatformType(type) ? PLATFORM : STANDARD) + type
+export function typeCanonical(type: string): string {
+  return (isPlatformType(type) ? PLATFORM_URL : STANDARD_URL) + type
+}
+
+const CORE_VERSION = '4.0.1'
+
+/** True for the canonical of the definition that every resource of the type must match. */
+export function isTypeCanonical(canonical: string, type: string): boolean {
+  const [url, version = CORE_VERSION] = canonical.split('|')
+  return url === typeCanonical(type) && version === CORE_VERSION
 }
 
 function rootElement({ name }: TypeDefinition): object {

@@ -77,6 +77,11 @@ export function referenceIn(value: unknown): string | undefined {
   return isObject(value) && typeof value.reference === 'string' ? value.reference : undefined
 }
 
+/** Returns the target of a Reference that has a literal relative one. */
+export function targetIn(value: unknown): { type: string; id: string } | undefined {
+  return parseReference(referenceIn(value))
+}
+
 /** `url` or `url|version`: https://hl7.org/fhir/R4/references.html#canonical */
 export function canonicalUrl(canonical: string): string {
   return canonical.split('|', 1)[0] ?? canonical
@@ -104,4 +109,22 @@ export function chosen<T extends object>(items: readonly T[], canonical: string)
   })
   const versionString = (item: T) => String(named(item).version ?? '')
   return fitting.sort((a, b) => compare(versionString(b), versionString(a)))[0]
+}
+
+/** The objects of a list; none for any other value. */
+export function toObjects(value: unknown): readonly Readonly<Record<string, unknown>>[] {
+  return Array.isArray(value) ? value.filter(isObject) : []
+}
+
+export function asArray(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : []
+}
+
+export const STANDARD_URL = 'http://hl7.org/fhir/StructureDefinition/'
+
+export const PLATFORM_URL = 'https://medplum.com/fhir/StructureDefinition/'
+
+/** Returns undefined for an empty text, as for other values. */
+export function nonEmptyText(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
 }

@@ -1,5 +1,7 @@
 /** Normalises text for string searches. https://hl7.org/fhir/R4/search.html#string */
+
 import { isObject, type Resource } from './resource.ts'
+import { ASCII } from './values.ts'
 
 /** UTF-16 units per row: a B-tree entry has at most 2,704 bytes. */
 const MOST = 600
@@ -69,7 +71,6 @@ function fold(text: string): string {
     .toWellFormed()
 }
 
-const ASCII = /^[\x20-\x7e]*$/
 const ONE_WORD = /^[a-z0-9]*$/
 const PUNCTUATION = /[\p{P}\p{S}]+/gu
 const UNSEEN = /['’‘ʼ´\p{Cf}]+/gu
@@ -114,11 +115,6 @@ function whole(text: string): string {
 }
 
 // Full text of a resource for `_text` and `_content`. https://hl7.org/fhir/R4/search.html#content
-
-/** Parameters available in Projects with the setting `fullTextSearch`. */
-export const WORDS: readonly string[] = ['_content', '_text']
-
-export const isOfWords = (code: string): boolean => WORDS.includes(code)
 
 export interface ResourceText {
   readonly narrative: string

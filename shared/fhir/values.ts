@@ -3,7 +3,7 @@
 import { createRequire } from 'node:module'
 import { Cache } from '../core/cache.ts'
 import { toNumber } from './json.ts'
-import { isObject } from './resource.ts'
+import { isObject, nonEmptyText } from './resource.ts'
 
 export interface Token {
   /** Undefined for types without a system (code, boolean, string, id). */
@@ -53,10 +53,10 @@ export function extractTokens(type: string, value: unknown, isFolded = false): r
       return token === undefined ? NONE : [token]
     }
     case 'ContactPoint': {
-      const code = text(value.value)
+      const code = nonEmptyText(value.value)
       if (code === undefined) return NONE
       const folded = isFolded ? code.toLowerCase() : code
-      return [{ kind: 'contact', system: text(value.system) ?? '', code: folded }]
+      return [{ kind: 'contact', system: nonEmptyText(value.system) ?? '', code: folded }]
     }
     default:
       return NONE
@@ -70,25 +70,25 @@ function conceptTokens(concept: Fields): readonly Token[] {
       if (isObject(coding)) tokens.push(...codingTokens(coding))
     }
   }
-  const free = text(concept.text)
+  const free = nonEmptyText(concept.text)
   if (free !== undefined) tokens.push({ kind: 'text', system: undefined, code: free })
   return tokens
 }
 
 function codingTokens(coding: Fields): readonly Token[] {
-  const code = text(coding.code)
+  const code = nonEmptyText(coding.code)
   if (code === undefined) return NONE
-  const system = text(coding.system) ?? ''
-  return [{ kind: 'coding', system, code, display: text(coding.display) }]
+  const system = nonEmptyText(coding.system) ?? ''
+  return [{ kind: 'coding', system, code, display: nonEmptyText(coding.display) }]
 }
 
 function identifierToken(identifier: Fields): Token | undefined {
-  const code = text(identifier.value)
+  const code = nonEmptyText(identifier.value)
   if (code === undefined) return undefined
   const types = isObject(identifier.type) ? conceptTokens(identifier.type) : NONE
   return {
     kind: 'identifier',
-    system: text(identifier.system) ?? '',
+    system: nonEmptyText(identifier.system) ?? '',
     code,
     types,
   }
@@ -120,10 +120,10 @@ export function extractQuantity(type: string, value: unknown): QuantityRange | u
   if (type === 'Range') return rangeQuantity(value)
   const number = toNumber(value.value)
   if (number === undefined) return undefined
-  if (type === 'Money') return exact(number, CURRENCY, text(value.currency), undefined)
-  const code = text(value.code)
-  const system = code === undefined ? '' : (text(value.system) ?? '')
-  return withComparator(exact(number, system, code, text(value.unit)), value.comparator)
+  if (type === 'Money') return exact(number, CURRENCY, nonEmptyText(value.currency), undefined)
+  const code = nonEmptyText(value.code)
+  const system = code === undefined ? '' : (nonEmptyText(value.system) ?? '')
+  return withComparator(exact(number, system, code, nonEmptyText(value.unit)), value.comparator)
 }
 
 function exact(
@@ -174,12 +174,12 @@ export function extractTarget(type: string, value: unknown): Target | undefined 
   if (typeof value === 'string') return literalTarget(value, undefined)
   if (!isObject(value)) return undefined
   if (type === 'Resource') {
-    const [name, id] = [text(value.resourceType), text(value.id)]
+    const [name, id] = [nonEmptyText(value.resourceType), nonEmptyText(value.id)]
     return name && id ? { literal: `${name}/${id}`, identifier: undefined } : undefined
   }
   if (type !== 'Reference') return undefined
   const identifier = isObject(value.identifier) ? identifierToken(value.identifier) : undefined
-  return literalTarget(text(value.reference), identifier)
+  return literalTarget(nonEmptyText(value.reference), identifier)
 }
 
 function literalTarget(
@@ -195,14 +195,10 @@ function literalTarget(
 
 /** Extracts a uri or canonical; a versioned canonical is indexed with and without version. */
 export function extractUris(value: unknown): readonly string[] {
-  const uri = text(value)
+  const uri = nonEmptyText(value)
   if (uri === undefined) return NONE
   const version = uri.indexOf('|')
   return version === -1 ? [uri] : [uri, uri.slice(0, version)]
-}
-
-function text(value: unknown): string | undefined {
-  return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 /** Longer code names are compared by this prefix. */
@@ -211,7 +207,7 @@ const MAX_STRING = 200
 /** NFKD, without marks, lower case, single spaces, trimmed, at most MAX_STRING characters. */
 export function normaliseString(text: string): string {
   const start = text.length > MAX_STRING * 4 ? text.slice(0, MAX_STRING * 4) : text
-  const plain = PLAIN.test(start) ? start : start.normalize('NFKD').replace(/\p{M}+/gu, '')
+  const plain = ASCII.test(start) ? start : start.normalize('NFKD').replace(/\p{M}+/gu, '')
   // Drops control characters: PostgreSQL text cannot hold NUL.
   const spaced = plain
     .toLowerCase()
@@ -227,7 +223,7 @@ export function plainWords(text: string): string {
     .trim()
 }
 
-const PLAIN = /^[\x20-\x7e]*$/
+export const ASCII = /^[\x20-\x7e]*$/
 
 /** FHIR dates as half-open ranges [low, high) of epoch milliseconds. https://hl7.org/fhir/R4/search.html#date */
 

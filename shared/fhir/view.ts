@@ -1,9 +1,10 @@
 /** `_summary` and `_elements` (also `_fields`). https://hl7.org/fhir/R4/search.html#summary, #elements */
 import { badRequest, tooCostly } from '../core/errors.ts'
+import { singleValue } from '../core/query.ts'
 import { typeElements } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
 import { parseJson } from './json.ts'
-import { isObject } from './resource.ts'
+import { asArray, isObject } from './resource.ts'
 
 export type View = (text: string) => string
 
@@ -16,10 +17,9 @@ export function parseView(type: string, query: URLSearchParams): View | undefine
   const paths = elements.split(',').map((path) => path.trim().replaceAll('[x]', ''))
   const wanted = paths.filter((path) => path !== '').map((path) => path.split('.'))
   if (wanted.length > 0) return keep(type, named(wanted))
-  const summary = query.get('_summary')
+  const summary = singleValue(query, '_summary')
   switch (summary) {
-    case null:
-    case '':
+    case undefined:
     case 'false':
     case 'count':
       return undefined
@@ -162,7 +162,7 @@ function subset(cut: (resource: Record<string, unknown>) => Record<string, unkno
     const resource = parseJson(text)
     if (!isObject(resource)) return text
     const meta = isObject(resource.meta) ? resource.meta : {}
-    const tags = Array.isArray(meta.tag) ? meta.tag : []
+    const tags = asArray(meta.tag)
     return JSON.stringify(cut({ ...resource, meta: { ...meta, tag: [...tags, SUBSETTED] } }))
   }
 }

@@ -1,5 +1,5 @@
 /** Child elements by FHIRPath name (`value` includes `valueQuantity`), and three-valued logic. */
-import { isResourceType, typeElements } from '../fhir/definitions.ts'
+import { capitalised, isResourceType, typeElements } from '../fhir/definitions.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { Expression } from './parse.ts'
@@ -18,7 +18,10 @@ export function elementProperties(
   for (const element of elements) {
     const own = element.path.slice(prefix.length)
     if (element.choice && (own === name || name.startsWith(own))) {
-      const all = element.types.map(({ code }) => ({ property: own + capital(code), type: code }))
+      const all = element.types.map(({ code }) => ({
+        property: own + capitalised(code),
+        type: code,
+      }))
       const chosen = own === name ? all : all.filter((item) => item.property === name)
       if (chosen.length > 0) return chosen
     }
@@ -29,10 +32,6 @@ export function elementProperties(
     return [{ property: name, type: isBackbone ? `${parent}.${name}` : (only?.code ?? 'string') }]
   }
   return []
-}
-
-function capital(code: string): string {
-  return code.charAt(0).toUpperCase() + code.slice(1)
 }
 
 export interface Child {

@@ -5,7 +5,7 @@
 
 import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { Cache } from '../core/cache.ts'
-import { badRequest, HttpError } from '../core/errors.ts'
+import { badRequest, HttpError, tooCostly } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-data.ts'
 import { isDecimal } from '../fhir/json.ts'
@@ -14,13 +14,9 @@ import { isObject } from '../fhir/resource.ts'
 import { engine, functions } from './engine.ts'
 
 /** `%name` → value or array of values; undefined and `[]` are the empty collection. */
-export type Variables = Readonly<Record<string, unknown>>
+type Variables = Readonly<Record<string, unknown>>
 
 export type CompiledPath = (node: unknown, variables?: Variables) => unknown[]
-
-export function evaluate(expression: string, node: unknown, variables?: Variables): unknown[] {
-  return compile(expression)(node, variables)
-}
 
 /** False when the invariant yields false or nothing. http://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
 export function holds(path: CompiledPath, node: unknown, variables?: Variables): boolean {
@@ -34,7 +30,7 @@ export function compile(expression: string, base?: string): CompiledPath {
   return (node, variables) => nodeValues(run(node, variables))
 }
 
-export type RunOptions = Pick<OptionVariants, 'debugger'>
+type RunOptions = Pick<OptionVariants, 'debugger'>
 
 /** Values of the engine; elements keep the place they were found at. */
 export type Nodes = readonly unknown[]
@@ -138,9 +134,14 @@ export function quietly<T>(run: () => T): T {
   }
 }
 
+/** How V8 names a stack, array, string or integer that is too large. */
+const TOO_LARGE = /^(?:Maximum .* exceeded|Invalid (?:array|string) length)/
+
 /** Turns engine errors into 400; quoted data is removed. */
 function failed(what: string, error: unknown): HttpError {
   if (error instanceof HttpError) return error
+  if (error instanceof RangeError && TOO_LARGE.test(error.message))
+    return tooCostly('A FHIRPath expression makes too much')
   const why = String(error instanceof Error ? error.message : error)
     .replace(/[[{].*/s, '')
     .slice(0, 200)

@@ -2,7 +2,7 @@
 import type { GraphQLError, OperationDefinitionNode } from 'graphql'
 import { badRequest, tooLarge } from '../core/errors.ts'
 import { parseBody, parseJson } from '../fhir/json.ts'
-import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, isResource, type Resource, toObjects } from '../fhir/resource.ts'
 import { WRITE } from '../request/quota.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import { createFrom, patchFrom, remove, updateFrom } from '../rest/write.ts'
@@ -12,7 +12,7 @@ import { withDirectives } from './execute/directives.ts'
 import type { Plan } from './execute/plan.ts'
 import type { Run } from './execute/run.ts'
 import { writeField, writeObject, writeResource } from './execute/write.ts'
-import type { Given, WriteAction } from './schema/elements.ts'
+import type { Given } from './schema/elements.ts'
 
 /** Maximum characters of a response for FHIR's directives, which run synchronously. */
 const MAX_RESHAPED = 8_388_608
@@ -57,7 +57,7 @@ async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<voi
     const path = { parent: undefined, key: step.key }
     try {
       const { given } = run.argumentsFor(step)
-      const resource = await write(run, source.type, source.action, given)
+      const resource = await ACTIONS[source.action](run, source.type, given)
       writeResource(run, hole, { step, owner: undefined, path }, resource)
       await run.settle()
     } catch (error) {
@@ -67,16 +67,7 @@ async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<voi
   out.text += '}'
 }
 
-/** Returns the stored resource; null for a deletion. Errors: those of the write. */
-function write(
-  run: Run,
-  type: string,
-  action: WriteAction,
-  given: Given,
-): Promise<Resource | null> {
-  return ACTIONS[action](run, type, given)
-}
-
+/** Each returns the stored resource; null for a deletion. Errors: those of the write. */
 const ACTIONS = { create, update, patch, delete: del }
 
 async function create(run: Run, type: string, { res }: Given): Promise<Resource> {
@@ -92,7 +83,7 @@ async function update(run: Run, type: string, { id, res }: Given): Promise<Resou
 }
 
 async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {
-  const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(patchOperation)
+  const body = toObjects(operations).map(patchOperation)
   return stored(await patchFrom(await writing(run, 'PATCH'), type, String(id), body))
 }
 
@@ -118,7 +109,7 @@ async function writing(
 
 function stored({ body }: FhirReply): Resource {
   const resource: unknown = parseJson(String(body))
-  if (!isResource(resource)) throw new Error('A write did not answer with what it stored')
+  if (!isResource(resource)) throw new Error('A write did not return the stored resource')
   return resource
 }
 
@@ -127,8 +118,7 @@ function readResourceInput(res: unknown, type: string): Resource {
   if (!isObject(plain)) throw badRequest('Invalid resource', 'res')
   const { containedJson, resourceType = type, ...rest } = plain
   if (resourceType !== type) throw badRequest('Invalid resourceType', 'resourceType')
-  const texts: readonly unknown[] = Array.isArray(containedJson) ? containedJson : []
-  const contained = texts.map((text) => parseBody(String(text)))
+  const contained = asArray(containedJson).map((text) => parseBody(String(text)))
   return { resourceType: type, ...rest, ...(contained.length === 0 ? {} : { contained }) }
 }
 

@@ -3,7 +3,7 @@ import type { OperationDefinitionNode } from 'graphql'
 import { badRequest, HttpError, notAcceptable } from '../core/errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
-import { wantsStrict } from '../request/negotiate.ts'
+import { acceptedRanges, wantsStrict } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 
@@ -19,11 +19,7 @@ export const TYPES: Readonly<Record<Form, string>> = {
 /** Errors: 406. */
 export function negotiateForm(accept: string | undefined): Form {
   if (accept === undefined || accept.trim() === '') return 'fhir'
-  const ranges = accept
-    .toLowerCase()
-    .split(',')
-    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/.test(range))
-    .map((range) => (range.split(';')[0] ?? '').trim())
+  const ranges = acceptedRanges(accept)
   if (ranges.includes('application/graphql-response+json')) return 'graphql'
   if (ranges.includes('application/fhir+json')) return 'fhir'
   if (ranges.includes('application/json')) return 'json'

@@ -10,7 +10,6 @@ import {
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
-import { mayReadAny } from '../access/policy.ts'
 import { Cache } from '../core/cache.ts'
 import {
   forbidden,
@@ -20,15 +19,9 @@ import {
   tooLarge,
   unsupportedMediaType,
 } from '../core/errors.ts'
-import { readPreferences, takesGzip } from '../request/negotiate.ts'
+import { takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
-import {
-  type FhirContext,
-  type FhirReply,
-  type FhirRequest,
-  forReads,
-  type Operation,
-} from '../request/request.ts'
+import { type FhirContext, type FhirReply, type FhirRequest, forReads } from '../request/request.ts'
 import {
   asksForTypes,
   compileOperation,
@@ -59,7 +52,8 @@ import {
 import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
-interface Root {
+/** The resource that a query is about. */
+export interface Root {
   readonly type: string
   readonly id: string
 }
@@ -79,8 +73,12 @@ type Context = { readonly ready: Ready }
 
 const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
+
 /** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
-async function serveGraphql(context: FhirContext, root: Root | undefined): Promise<FhirReply> {
+export async function serveGraphql(
+  context: FhirContext,
+  root: Root | undefined,
+): Promise<FhirReply> {
   const { request } = context
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const late = new AbortController()
@@ -309,23 +307,6 @@ function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {
     status,
     errorsOutcome(errors.map(({ message }) => WORDS[message] ?? message)),
   )
-}
-
-export const graphql: Operation = {
-  name: 'graphql',
-  on: [{ level: 'system' }, { level: 'instance' }],
-  standard: 'Resource',
-  methods: ['GET', 'POST'],
-  ownFormat: true,
-  countsLoad: true,
-  async run({ services, principal, request, type, id }) {
-    if (!mayReadAny(principal)) throw forbidden('no right to read any type')
-    // graphql-http has its own media types.
-    const { accept: _accept, ...headers } = request.headers
-    const preferences = readPreferences({ ...request, headers })
-    const root = type === undefined || id === undefined ? undefined : { type, id }
-    return serveGraphql({ services, principal, request, preferences }, root)
-  },
 }
 
 const MAX_CACHED_BYTES = 8_000_000

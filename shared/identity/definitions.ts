@@ -1,17 +1,17 @@
 /** Write rules of definitions with a url (`url` in access/guarded/elements.ts). */
 import { definesForOthers, definingAuthor } from '../access/guarded/definitions.ts'
 import { GUARDS } from '../access/guarded/elements.ts'
-import type { Principal } from '../access/principal.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { businessRule, forbiddenByPlatform } from '../core/errors.ts'
 import { publishedStructure } from '../fhir/published.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { search } from '../search/page.ts'
-import { searchFor } from '../store/lookups.ts'
+import { equals, searchFor } from '../store/lookups.ts'
 import type { StoreContext, WriteAttempt, WriteRule } from '../store/rows/context.ts'
 import { parseVersion } from '../store/rows/rows.ts'
-import { mayWriteGuarded, readStored } from '../store/write/guards.ts'
+import { mayWriteGuarded, readStored } from '../store/write/authorize.ts'
 
 /** Limit per url and plain member, as resolving a url reads all of them. */
 const MOST_OF_A_MEMBER = 20
@@ -69,15 +69,8 @@ async function requireFree(
   const defaults = [...(principal.project.defaultProfiles?.values() ?? [])].flat()
   if (PUBLISHED[type]?.(url) !== undefined || defaults.includes(url)) throw inUse()
   // Includes definitions hidden from the member.
-  const service = {
-    ...principal,
-    membershipId: undefined,
-    isSuperAdmin: false,
-    isProjectAdmin: true,
-    rules: undefined,
-  }
-  const values = [escapeValue(url)]
-  const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
+  const service = systemPrincipal(principal.project, 'project')
+  const condition = equals('url', 'uri', escapeValue(url))
   const asked = searchFor(type, [condition], MOST_OF_A_MEMBER + 1, [])
   const { versions } = await search(store, service, asked)
   const found = versions.filter((version) => version.id !== id).map(parseVersion)

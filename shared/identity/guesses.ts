@@ -134,8 +134,8 @@ function guessKeys({ name, address }: Guessed): string[] {
   return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
 }
 
-// Known addresses: people who signed in from an address before. Under load they take precedence over strangers of a
-// shared address; programs without cookies have no other identification. Wrong guesses count as strangers'.
+// Known addresses: earlier sign-ins came from them. Under load they take precedence over strangers of a shared
+// address; programs without cookies have no other identification. Wrong guesses count as strangers'.
 
 const MEMORY_SECONDS = 90 * 86_400
 

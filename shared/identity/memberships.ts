@@ -6,7 +6,14 @@
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import {
+  asArray,
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  targetIn,
+} from '../fhir/resource.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { type Keys, keysLiteral } from '../store/index/keys.ts'
 import { type OwnVersions, ownVersionsSql } from '../store/rows/custom-parameters.ts'
@@ -68,7 +75,7 @@ export async function readLoginMembership(
 export async function readProfileMemberships(
   { database, keys }: MembershipRows,
   reference: string,
-  projectId?: string,
+  projectId: string | undefined,
 ): Promise<Resource[]> {
   const type = 'ProjectMembership'
   const referenceKey = (code: string, target: string) => {
@@ -140,8 +147,8 @@ export async function readContext(
   { database, keys }: MembershipRows,
   membership: Resource,
 ): Promise<MembershipContext | undefined> {
-  const project = parseReference(referenceIn(membership.project))
-  const profile = parseReference(referenceIn(membership.profile))
+  const project = targetIn(membership.project)
+  const profile = targetIn(membership.profile)
   if (project === undefined || profile === undefined) return undefined
   if (!isResourceType(profile.type)) return undefined
   const named = namedPolicies(membership)
@@ -149,7 +156,7 @@ export async function readContext(
     const parsed = parseReference(reference)
     return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
   })
-  const configured = parseReference(referenceIn(membership.userConfiguration))
+  const configured = targetIn(membership.userConfiguration)
   const configurations = configured?.type === 'UserConfiguration' ? [configured] : []
   const wanted = [profile, ...policies, ...configurations]
   const values = [
@@ -163,7 +170,7 @@ export async function readContext(
     name: 'membership-context',
     text: CONTEXT_SQL,
     values,
-    apart: (connection) => contextInSteps(connection, values),
+    inSteps: (connection) => contextInSteps(connection, values),
   })
   const row = rows[0]
   const [ownText, ...otherTexts] = row?.contents ?? []
@@ -208,7 +215,7 @@ async function readLinkedBot(
   const places = links.map((link) => keys.rowId('Project', link))
   const rows = await database.query<{ project: string | null; bot: string | null }>({
     name: 'linked-bot',
-    apart: async ({ query }) => {
+    inSteps: async ({ query }) => {
       const found = await query<{ number: number; project: string }>({
         text: `select t.project as number, p.content as project from tenant t, lateral (
             select content from version
@@ -265,7 +272,7 @@ export async function readProject(
       from tenant t join version v on v.project = $1 and v.type = $2 and v.id = t.fhir_id
       where t.fhir_id = $3 order by v.ver desc limit 1`,
     values,
-    apart: (connection) => contextInSteps(connection, [...values, [], []]),
+    inSteps: (connection) => contextInSteps(connection, [...values, [], []]),
   })
   const row = rows[0]
   return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined
@@ -278,8 +285,7 @@ interface NamedPolicy {
 
 /** `accessPolicy`, the older form, comes first. */
 function namedPolicies(membership: Resource): readonly NamedPolicy[] {
-  const access = Array.isArray(membership.access) ? membership.access : []
-  const named = access.map((item) => (isObject(item) ? item : {}))
+  const named = asArray(membership.access).map((item) => (isObject(item) ? item : {}))
   const older = membership.accessPolicy === undefined ? [] : [{ policy: membership.accessPolicy }]
   return [...older, ...named].map((item: Record<string, unknown>) => ({
     reference: referenceIn(item.policy) ?? 'policy',

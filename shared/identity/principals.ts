@@ -8,25 +8,20 @@ import { type Access, builtInAccess, compilePolicies, profilePatient } from '../
 import { isActiveClient } from '../access/credentials/clients.ts'
 import { policyVariables } from '../access/criteria.ts'
 import { AREAS, type Rules } from '../access/grant.ts'
-import {
-  type Principal,
-  type ProjectContext,
-  readIpRules,
-  systemPrincipal,
-} from '../access/principal.ts'
-import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
+import { compileAddressRules, type Principal, type ProjectContext } from '../access/principal.ts'
+import { memberQuota, projectContext, system } from '../access/project-context.ts'
 import { narrowed, smartScopes } from '../access/scopes.ts'
-import { type Change, createFreshCache } from '../core/cache.ts'
+import { type Change, FreshCache, memoFor, type ReportedType } from '../core/cache.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
+import { readDeclarations } from '../fhir/bot-declarations.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import { asArray, isObject, type Resource, targetIn } from '../fhir/resource.ts'
 import type { Database } from '../postgres/database.ts'
-import { unitsOf } from '../search/planner/prepare.ts'
-import { Keys } from '../store/index/keys.ts'
+import { findUnits } from '../search/planner/prepare.ts'
+import { Keys, readSalt } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
 import { type OwnParametersReader, SEARCH_PARAMETER } from '../store/rows/custom-parameters.ts'
-import { readSalt } from '../store/rows/tenants.ts'
 import {
   type MembershipContext,
   type MembershipRows,
@@ -85,26 +80,22 @@ export async function openPrincipals(
 ): Promise<Principals> {
   const keys = new Keys(await readSalt(database))
   const sessions = new Sessions({ database, keys }, own, log, options)
-  const system = systemPrincipal(SYSTEM_PROJECT)
 
   const cached = { ...TIMES, staleEntries: staleSessions }
-  const logins = createFreshCache(
+  const logins = new FreshCache(
     { ...cached, name: 'sessions-by-login', staleKey: changedLogin },
     (loginId) => sessions.ofLogin(loginId),
   )
-  const memberships = createFreshCache(
-    { ...cached, name: 'sessions-by-membership' },
-    async (id) => {
-      const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
-      if (version?.content === undefined) return undefined
-      return await sessions.of(JSON.parse(version.content) as Resource)
-    },
-  )
-  const profiles = createFreshCache({ ...cached, name: 'sessions-by-profile' }, (key) => {
+  const memberships = new FreshCache({ ...cached, name: 'sessions-by-membership' }, async (id) => {
+    const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
+    if (version?.content === undefined) return undefined
+    return await sessions.of(JSON.parse(version.content) as Resource)
+  })
+  const profiles = new FreshCache({ ...cached, name: 'sessions-by-profile' }, (key) => {
     const [reference = '', projectId] = key.split(' ')
     return sessions.ofProfile(reference, projectId)
   })
-  const projects = createFreshCache(
+  const projects = new FreshCache(
     { ...TIMES, name: 'projects', staleEntries: staleProjects },
     (id: string) => sessions.projectOf(id),
   )
@@ -138,9 +129,9 @@ function staleProjects(change: Change) {
 }
 
 /** The types that sessions are made of. */
-const IN_SESSIONS = new Set([
-  ...['ProjectMembership', 'Bot', 'ClientApplication', 'Project'],
-  ...['AccessPolicy', 'UserConfiguration', SEARCH_PARAMETER],
+const IN_SESSIONS = new Set<ReportedType>([
+  ...(['ProjectMembership', 'Bot', 'ClientApplication', 'Project'] as const),
+  ...(['AccessPolicy', 'UserConfiguration', SEARCH_PARAMETER] as const),
 ])
 
 function concernsProject(project: ProjectContext, { type, id, number }: Change): boolean {
@@ -280,23 +271,27 @@ function unscopedPrincipal({ membership, login, context, project, rules }: Stand
     user: actingUserId(membership, login),
     profile: `${profile.resourceType}/${profile.id}`,
     profileDisplay: displayName(profile),
-    clientId: parseReference(referenceIn(login?.client))?.id,
+    clientId: targetIn(login?.client)?.id,
     scope: typeof login?.scope === 'string' ? login.scope : 'openid',
     // A run is not the person whose rights it has.
     areas: login?.authMethod === 'execute' ? (['administration'] as const) : AREAS,
     isSuperAdmin: project.superAdmin,
     isProjectAdmin: project.superAdmin || membership.admin === true,
     rules,
-    patient: parseReference(referenceIn(login?.patient))?.id ?? own,
-    ipRules: readIpRules(policies),
+    patient: targetIn(login?.patient)?.id ?? own,
+    allowsAddress: compileAddressRules(policies),
     quota: memberQuota(configuration),
+    declared:
+      profile.resourceType === 'Bot'
+        ? readDeclarations(profile, project.requiresDeclarations === true)
+        : undefined,
   } satisfies Principal
 }
 
 /** Returns the acting User; undefined without a login, or for one that only a Project vouches for. */
 function actingUserId(membership: Resource, login: Resource | undefined): string | undefined {
   if (login === undefined || login.vouchedBy !== undefined) return undefined
-  const user = parseReference(referenceIn(membership.user))
+  const user = targetIn(membership.user)
   return user?.type === 'User' ? user.id : undefined
 }
 
@@ -307,7 +302,7 @@ async function readUnits(
   rules: Rules | undefined,
 ): Promise<ProjectContext> {
   const asked = rules?.grants.map(({ criteria }) => ({ conditions: criteria })) ?? []
-  const of = (number: number) => unitsOf({ connection, keys }, number, asked)
+  const of = (number: number) => findUnits({ connection, keys }, number, asked)
   const linked = (project.linked ?? []).map(async (other) => ({
     ...other,
     units: await of(other.number),
@@ -343,7 +338,7 @@ export function displayName(profile: Resource): string | undefined {
   if (typeof profile.name === 'string') return profile.name
   const name: unknown = Array.isArray(profile.name) ? profile.name[0] : undefined
   if (!isObject(name)) return undefined
-  const given = Array.isArray(name.given) ? name.given : []
+  const given = asArray(name.given)
   return [...given, name.family].filter((part) => typeof part === 'string').join(' ') || undefined
 }
 
@@ -360,17 +355,15 @@ export interface Acting extends Scope {
 }
 
 /** Narrowed sessions, cached as long as their session, which keeps rules compiled. */
-const made = new WeakMap<Session, Map<string, Session>>()
+const made = memoFor<Session, Session>()
 
 /** Never wider than the Session. */
 export function narrowSession(session: Session, { scope, patient }: Scope): Session {
   const { principal } = session
   if (scope === principal.scope && patient === principal.patient) return session
-  const known = made.get(session) ?? new Map<string, Session>()
-  const key = `${patient} ${scope}`
-  const found = known.get(key) ?? { ...session, principal: narrowed(principal, scope, patient) }
-  made.set(session, known.set(key, found))
-  return found
+  return made(session, `${patient} ${scope}`, () => {
+    return { ...session, principal: narrowed(principal, scope, patient) }
+  })
 }
 
 /** Returns the member with current rights within the request's scope; undefined when inactive. */

@@ -1,13 +1,15 @@
 /** Profiles of resources: StructureDefinitions of the Project, then of linked Projects, then of the standard. */
 import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
-import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { Cache, createFreshCache } from '../core/cache.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { Cache, FreshCache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { find } from '../store/lookups.ts'
+import { findVersions } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import type { Version } from '../store/rows/version.ts'
 import type { Profile } from '../validation/profile-run.ts'
 import { compileProfile, profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
@@ -20,14 +22,13 @@ export interface Profiles {
     project: ProjectContext,
     canonical: string,
   ): Promise<Profile | undefined>
-  /** Clears the cache after a change of a StructureDefinition. */
 }
 
 const TIMES = { freshMs: 5_000, usableMs: 10_000, max: 5_000 }
 const COMPILED = 500
 /** Limit on the profiles needed by one profile, and on chain length. */
 const MAX_NEEDED = 300
-const MAX_ROUNDS = 8
+const MAX_ROUNDS = 10
 /** Definitions read per url. */
 const CANDIDATES = 100
 
@@ -45,7 +46,13 @@ export function openProfiles(
     const project = await principals.project(projectId)
     if (project === undefined) return undefined
     const places = await withLinked(principals, project, 'StructureDefinition')
-    const found = await gather(from, places, canonical)
+    const source: ProfileSource<Definition> = {
+      readers: places.map((place) => systemPrincipal(place, 'project')),
+      stored: (_version, definition) => ({ definition }),
+      published: publishedDefinition,
+    }
+    const gathered = await gatherProfiles(from, source, canonical)
+    const found = new Map([...gathered].map(([name, { definition }]) => [name, definition]))
     const top = found.get(canonical)
     if (top === undefined) {
       if (!unknown.has(key)) log.warn({ project: projectId, profile: canonical }, 'unknown profile')
@@ -60,8 +67,8 @@ export function openProfiles(
     return profile
   }
 
-  const options = { name: 'profiles', types: ['StructureDefinition'], ...TIMES }
-  const cache = createFreshCache<Profile>(options, (key) => readFrom(repository, key))
+  const options = { name: 'profiles', types: ['StructureDefinition'] as const, ...TIMES }
+  const cache = new FreshCache<Profile>(options, (key) => readFrom(repository, key))
   return {
     async find(own, project, canonical) {
       const key = `${project.id} ${canonical}`
@@ -75,71 +82,88 @@ export function openProfiles(
   }
 }
 
-type Found = Map<string, StructureDefinition>
+interface Definition {
+  readonly definition: StructureDefinition
+}
+
+export interface ProfileSource<T extends Definition> {
+  /** In order of resolution. */
+  readonly readers: readonly Principal[]
+  /** Makes an item of a stored definition. */
+  stored(version: Version, definition: StructureDefinition): T
+  /** Returns the standard's definition of a canonical. */
+  published(canonical: string): T | undefined
+}
 
 /** Returns a profile and its dependencies by canonical. */
-async function gather(
+export async function gatherProfiles<T extends Definition>(
   repository: Repository,
-  places: readonly ProjectContext[],
+  source: ProfileSource<T>,
   canonical: string,
-): Promise<Found> {
-  const found: Found = new Map()
+): Promise<ReadonlyMap<string, T>> {
+  const found = new Map<string, T>()
   let wanted: readonly string[] = [canonical]
   for (let round = 0; round < MAX_ROUNDS && wanted.length > 0; round++) {
-    const read = await readAll(repository, places, wanted)
-    for (const [name, definition] of read) found.set(name, definition)
-    const named = new Set([...read.values()].flatMap(profilesNamedIn))
+    const read = await readAll(repository, source, wanted)
+    for (const [name, item] of read) found.set(name, item)
+    const named = new Set([...read.values()].flatMap((item) => profilesNamedIn(item.definition)))
     wanted = [...named].filter((name) => !found.has(name)).slice(0, MAX_NEEDED - found.size)
   }
   return found
 }
 
-async function readAll(
+async function readAll<T extends Definition>(
   repository: Repository,
-  places: readonly ProjectContext[],
+  source: ProfileSource<T>,
   canonicals: readonly string[],
-): Promise<Found> {
-  const found: Found = new Map()
-  for (const place of places) {
-    const missing = canonicals.filter((name) => isOverridable(found.get(name)))
+): Promise<ReadonlyMap<string, T>> {
+  const found = new Map<string, T>()
+  const isMissing = (name: string) => isOverridable(found.get(name)?.definition)
+  for (const reader of source.readers) {
+    const missing = canonicals.filter(isMissing)
     if (missing.length === 0) break
-    for (const [name, definition] of await readIn(repository, place, missing)) {
-      if (!found.has(name) || !isOverridable(definition)) found.set(name, definition)
+    const items = await readStored(repository, source, reader, missing)
+    const definitions = items.map(({ definition }) => definition)
+    for (const name of missing) {
+      const definition = resolvedIn(definitions, name)
+      const item = items.find((candidate) => candidate.definition === definition)
+      if (item === undefined || (found.has(name) && isOverridable(definition))) continue
+      found.set(name, item)
     }
   }
-  for (const name of canonicals) {
-    const published = publishedProfile(canonicalUrl(name))
-    const isMissing = isOverridable(found.get(name))
-    if (isMissing && published !== undefined && (canonicalVersion(name) ?? CORE) === CORE) {
-      // Its elements are those of a StructureDefinition.
-      found.set(name, published as StructureDefinition)
-    }
+  for (const name of canonicals.filter(isMissing)) {
+    const item = source.published(name)
+    if (item !== undefined) found.set(name, item)
   }
   return found
 }
 
-const CORE = '4.0.1'
-
-async function readIn(
+async function readStored<T extends Definition>(
   repository: Repository,
-  project: ProjectContext,
+  { stored }: ProfileSource<T>,
+  reader: Principal,
   canonicals: readonly string[],
-): Promise<Found> {
-  const reader = { ...systemPrincipal(project), isSuperAdmin: false }
+): Promise<readonly T[]> {
   const values = [...new Set(canonicals.map((name) => escapeValue(canonicalUrl(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
-  const all = await find(repository, reader, 'StructureDefinition', {
+  const versions = await findVersions(repository, reader, 'StructureDefinition', {
     conditions: [condition],
     // Leaves room for every url, however many definitions one has.
     count: CANDIDATES * values.length,
   })
-  const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
-  return new Map(
-    canonicals.flatMap((name) => {
-      const definition = resolvedIn(definitions, name)
-      return definition === undefined ? [] : [[name, definition] as const]
-    }),
-  )
+  return versions.flatMap((version) => {
+    const definition: unknown = parseVersion(version)
+    return isStructureDefinition(definition) ? [stored(version, definition)] : []
+  })
+}
+
+const CORE = '4.0.1'
+
+function publishedDefinition(canonical: string): Definition | undefined {
+  const published = publishedProfile(canonicalUrl(canonical))
+  const isCore = (canonicalVersion(canonical) ?? CORE) === CORE
+  // Its elements are those of a StructureDefinition.
+  return published && isCore ? { definition: published as StructureDefinition } : undefined
 }
 
 /** Published definitions never change, so the url suffices. */

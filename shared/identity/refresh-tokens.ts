@@ -8,7 +8,7 @@ const GRACE_MS = 30_000
 const LONGEST_SECONDS = 90 * 86_400
 const TOKEN_BYTES = 32
 
-export type Rotation =
+type Rotation =
   | { readonly state: 'replaced'; readonly successor: string }
   | { readonly state: 'reused' | 'unknown' }
 

@@ -14,17 +14,16 @@ import {
 } from 'jose'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import type { KeySet, SigningKey } from '../access/credentials/tokens.ts'
-import { systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import type { Config } from '../core/config/config.ts'
 import { ConfigError } from '../core/config/reader.ts'
-import { notSupported } from '../core/errors.ts'
+import { attempt, notSupported } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Database } from '../postgres/database.ts'
+import { readSalt } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
-import { readSalt } from '../store/rows/tenants.ts'
 
 const RELOAD_AFTER_MS = 10_000
 /** Below the ten minutes of prior publication, so that every process knows a key in time. */
@@ -50,7 +49,8 @@ export async function openSigningKeys(
     }
     return { keys: given, reload: async () => {}, rotate, close: () => {} }
   }
-  const store = { database, repository, seal: await readSealingKey(database) }
+  const seal = sealingKey(await readSalt(database), 'signing-key')
+  const store = { database, repository, seal }
   let stored = await load(store)
   const isThere = (found: readonly StoredKey[]) => found.length > 0
   if (!isEnoughOfEach(stored, isThere)) stored = await createUnless(store, isThere)
@@ -58,7 +58,8 @@ export async function openSigningKeys(
   const look = async () => {
     loadedAt = Date.now()
     stored = await load(store)
-    const isYoung = (found: readonly StoredKey[]) => !isOld(found)
+    const isYoung = ([newest]: readonly StoredKey[]) =>
+      newest === undefined || newest.madeAt + ROTATE_AFTER_MS >= Date.now()
     if (!isEnoughOfEach(stored, isYoung)) stored = await createUnless(store, isYoung)
   }
   const timer = setInterval(() => {
@@ -100,10 +101,6 @@ function isEnoughOfEach(
   return ALGORITHMS.every((alg) => isEnough(ofAlgorithm(stored, alg)))
 }
 
-function isOld([newest]: readonly StoredKey[]): boolean {
-  return newest !== undefined && newest.madeAt + ROTATE_AFTER_MS < Date.now()
-}
-
 /** Returns the signing key, then the other published ones. `stored` is newest first. */
 export function inUse(stored: readonly StoredKey[], now: number): readonly SigningKey[] {
   const usable = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
@@ -124,7 +121,7 @@ async function parseSigningKeys(text: string): Promise<SigningKey[]> {
       try {
         return await signingKey(jwk)
       } catch {
-        throw new ConfigError('SIGNING_KEY holds a key that is no private ES256 or RS256 JWK')
+        throw new ConfigError('SIGNING_KEY must hold private ES256 or RS256 JWKs only')
       }
     }),
   )
@@ -133,14 +130,11 @@ async function parseSigningKeys(text: string): Promise<SigningKey[]> {
   return ALGORITHMS.flatMap((alg) => keys.filter((key) => key.alg === alg))
 }
 
-function parseJwks(text: string): JWK[] {
-  try {
-    const value: unknown = JSON.parse(text)
-    const list = Array.isArray(value) ? value : [value]
-    if (list.length > 0 && list.every(isObject)) return list
-  } catch {
-    // Falls through to the one error, which omits the secret value.
-  }
+/** Errors: ConfigError without the secret value. */
+function parseJwks(text: string): readonly JWK[] {
+  const value = attempt(() => JSON.parse(text))
+  const list: readonly unknown[] = Array.isArray(value) ? value : [value]
+  if (list.length > 0 && list.every(isObject)) return list
   throw new ConfigError('SIGNING_KEY must be a private JWK or a JSON array of them')
 }
 
@@ -214,7 +208,7 @@ async function createUnless(
         const value = jwk[name]
         return value === undefined ? [] : [[name, seal(value, store.seal).toString('base64url')]]
       })
-      await store.repository.create(systemPrincipal(SYSTEM_PROJECT), {
+      await store.repository.create(system, {
         resourceType: 'JsonWebKey',
         active: true,
         use: 'sig',
@@ -226,10 +220,6 @@ async function createUnless(
     }
     return await load(store)
   })
-}
-
-async function readSealingKey(database: Database): Promise<Buffer> {
-  return sealingKey(await readSalt(database), 'signing-key')
 }
 
 function unsealed(key: Resource, by: Buffer): JWK {

@@ -1,18 +1,25 @@
 /** Write rules of users, memberships, policies, clients, configurations and the audit trail, and the rights of programs. */
 import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
-import { claimsService } from '../access/guarded/audit-events.ts'
+import { claimsService, implementationReferences } from '../access/guarded/elements.ts'
 import { hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
-import type { Principal } from '../access/principal.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
+import { requireSupported } from '../access/unsupported-elements.ts'
 import { badRequest, forbiddenByPlatform } from '../core/errors.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import {
+  asArray,
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  targetIn,
+} from '../fhir/resource.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Connection } from '../postgres/statement.ts'
-import type { Condition } from '../search/language/search-request.ts'
 import { search } from '../search/page.ts'
-import { Keys } from '../store/index/keys.ts'
-import { searchFor } from '../store/lookups.ts'
+import { Keys, readSalt } from '../store/index/keys.ts'
+import { equals, searchFor } from '../store/lookups.ts'
 import { readMany } from '../store/read/read.ts'
 import type { Repository } from '../store/repository.ts'
 import {
@@ -24,8 +31,7 @@ import {
 } from '../store/rows/context.ts'
 import type { OwnParametersReader } from '../store/rows/custom-parameters.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
-import { readSalt } from '../store/rows/tenants.ts'
-import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
+import { checkGuarded, checkGuardedDeletion } from '../store/write/authorize.ts'
 import { type MembershipRows, readContext, readProfileMemberships } from './memberships.ts'
 import { compileRules } from './principals.ts'
 
@@ -49,6 +55,7 @@ export function identityRules(
 /** Addresses are unique per scope, ignoring case. */
 const userRule: WriteRule = {
   type: 'User',
+  checkForm: requireSupported,
   file(user) {
     const { email } = user
     const filed = filedInProject(user)
@@ -84,7 +91,10 @@ function clientRule(programRights: ProgramRights): WriteRule {
     requireRightsOver(programRights, store.connection, principal, `${CLIENT}/${id}`)
   return {
     type: CLIENT,
-    checkForm: checkClient,
+    checkForm(client) {
+      requireSupported(client)
+      checkClient(client)
+    },
     async check(attempt) {
       const changes = checkGuarded(attempt)
       if (changes.length === 0 || attempt.isNew) return
@@ -97,15 +107,45 @@ function clientRule(programRights: ProgramRights): WriteRule {
 }
 
 const configurationRules: readonly WriteRule[] = [
+  'Agent',
   'DomainConfiguration',
   'OperationDefinition',
   'UserConfiguration',
 ].map((type) => ({
   type,
+  checkForm(resource: Resource) {
+    requireSupported(resource)
+    if (type === 'OperationDefinition') checkImplementation(resource)
+    if (type === 'UserConfiguration') checkQuota(resource)
+  },
   check: async (attempt: WriteAttempt) => void checkGuarded(attempt),
   checkDeletion: (store: StoreContext, principal: Principal, id: string) =>
     checkGuardedDeletion(store, principal, type, id),
 }))
+
+/** Errors: 400 for an implementation that would not run: a second one, or one that is not a Bot. */
+function checkImplementation(definition: Resource): void {
+  const [first, ...others] = implementationReferences(definition).map((value) => ({ value }))
+  if (first === undefined) return
+  const path = 'OperationDefinition.extension'
+  if (others.length > 0) throw badRequest('An operation has one implementation', path)
+  if (targetIn(first.value)?.type === 'Bot') return
+  throw badRequest('The implementation must be a reference to a Bot, as valueReference', path)
+}
+
+/** Errors: 400 for a `fhirQuota` that would not apply. */
+function checkQuota({ option }: Resource): void {
+  const quotas = asArray(option).flatMap((item, i) =>
+    isObject(item) && item.id === 'fhirQuota'
+      ? [{ item, path: `UserConfiguration.option[${i}]` }]
+      : [],
+  )
+  for (const [n, { item, path }] of quotas.entries()) {
+    if (n > 0) throw badRequest('fhirQuota may be given once', path)
+    if (item.valueInteger === undefined)
+      throw badRequest('fhirQuota must have a valueInteger', path)
+  }
+}
 
 function auditEventRule(baseUrl: string | undefined): WriteRule {
   return {
@@ -130,7 +170,7 @@ function neverChanged() {
 }
 
 function referencedProject(resource: Resource): string | undefined {
-  return parseReference(referenceIn(resource.project))?.id
+  return targetIn(resource.project)?.id
 }
 
 /** Registry rows are stored under the Project they name. */
@@ -149,7 +189,7 @@ async function checkMembership({ store, principal, before, kept }: WriteAttempt)
   const { project } = principal
   const home = projectId === project.id ? project : { id: projectId }
   const read = (references: readonly { type: string; id: string }[]) =>
-    readMany(store, servicePrincipal(principal), references)
+    readMany(store, systemPrincipal(principal.project), references)
   await requirePolicies(read, home, kept, principal.isSuperAdmin)
 }
 
@@ -159,13 +199,13 @@ async function checkNewMember(
   membership: Resource,
 ): Promise<void> {
   const [projectId, profile, user] = [membership.project, membership.profile, membership.user].map(
-    (value) => parseReference(referenceIn(value)),
+    (value) => targetIn(value),
   )
   if (projectId?.type !== 'Project') throw badRequest('Project is required', 'project')
   if (!principal.isSuperAdmin && projectId.id !== principal.project.id) {
     throw badRequest('Project must be your own', 'project')
   }
-  const service = servicePrincipal(principal)
+  const service = systemPrincipal(principal.project)
   const [profileFound, userFound] = await readMany(
     store,
     service,
@@ -188,7 +228,7 @@ async function checkNewMember(
   if (principal.isSuperAdmin) return
   const isOwn = storedUser.meta?.project === projectId.id
   if (isOwn && (storedUser.resourceType !== 'User' || storedUser.project !== undefined)) return
-  const condition = referenceCondition('user', `User/${storedUser.id}`)
+  const condition = equals('user', 'reference', `User/${storedUser.id}`)
   const own = { ...service, isSuperAdmin: false, rules: undefined }
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
   // A user not invited here looks like a missing one.
@@ -220,8 +260,8 @@ interface PolicyHome {
 }
 
 /**
- * Requires policies of the membership's Project or a linked one. Only callers who see all Projects learn that a policy
- * is in another. Errors: 400.
+ * Requires policies of the membership's Project or a linked one. Only callers with access to all Projects learn that
+ * a policy is in another. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,
@@ -254,8 +294,7 @@ function listPolicies(
     accessPolicy === undefined
       ? []
       : [{ reference: referenceIn(accessPolicy), path: 'accessPolicy' }]
-  const items: readonly unknown[] = Array.isArray(access) ? access : []
-  const newer = items.map((item, i) => ({
+  const newer = asArray(access).map((item, i) => ({
     reference: isObject(item) ? referenceIn(item.policy) : undefined,
     path: `access[${i}].policy`,
   }))
@@ -270,9 +309,9 @@ async function requireNoOwner(
   const row = await readRow(store, principal, 'ProjectMembership', id)
   if (row === undefined || row.content === null) return
   const membership = parseVersion(toVersion(row))
-  const project = parseReference(referenceIn(membership.project))
+  const project = targetIn(membership.project)
   if (project === undefined) return
-  const [found] = await readMany(store, servicePrincipal(principal), [project])
+  const [found] = await readMany(store, systemPrincipal(principal.project), [project])
   const owner = found?.content === undefined ? undefined : parseVersion(found).owner
   if (owner === undefined || referenceIn(owner) !== referenceIn(membership.user)) return
   throw badRequest('Cannot delete the owner of the project')
@@ -280,8 +319,8 @@ async function requireNoOwner(
 
 async function requireUnused(store: StoreContext, principal: Principal, id: string): Promise<void> {
   const reference = `AccessPolicy/${id}`
-  const condition = referenceCondition('access-policy', reference)
-  const service = servicePrincipal(principal)
+  const condition = equals('access-policy', 'reference', reference)
+  const service = systemPrincipal(principal.project)
   const { versions } = await search(
     store,
     service,
@@ -293,20 +332,6 @@ async function requireUnused(store: StoreContext, principal: Principal, id: stri
   const isOwn = principal.isSuperAdmin || parseVersion(user).meta?.project === principal.project.id
   const by = isOwn ? `ProjectMembership/${user.id}` : 'a membership of another project'
   throw badRequest(`Cannot delete ${reference}: referenced by ${by}`)
-}
-
-function servicePrincipal(principal: Principal): Principal {
-  return {
-    ...principal,
-    membershipId: undefined,
-    isSuperAdmin: true,
-    isProjectAdmin: true,
-    rules: undefined,
-  }
-}
-
-function referenceCondition(code: string, reference: string): Condition {
-  return { code, type: 'reference', modifier: undefined, values: [reference] }
 }
 
 /**
@@ -342,7 +367,7 @@ export async function requireRightsOver(
 export async function openProgramRights(
   database: Database,
   own: OwnParametersReader,
-  options: { readonly openPatientAccess?: boolean } = {},
+  options: { readonly openPatientAccess?: boolean },
 ): Promise<ProgramRights> {
   const keys = new Keys(await readSalt(database))
   return async (connection, profile, projectId) => {

@@ -1,13 +1,8 @@
 /** `$import` of CodeSystem and ConceptMap, for more rows than a resource should hold. */
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden, notSupported, tooCostly } from '../core/errors.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
-import {
-  type Inputs,
-  type ParameterDefinition,
-  readInputs,
-  toInteraction,
-} from '../request/parameters.ts'
+import { type Resource, toObjects } from '../fhir/resource.ts'
+import { type Inputs, readInputs, toInteraction } from '../request/parameters.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
@@ -15,43 +10,19 @@ import { find } from '../store/lookups.ts'
 import { contentId, parseVersion, present } from '../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../terminology/codes.ts'
 import { storedName, textsOfUrl } from '../terminology/store-concepts.ts'
-import { type ImportedMapping, importMappings } from '../terminology/store-mappings.ts'
-
-const MOST_ROWS = 10_000
-/** Each is part of an index entry, which PostgreSQL limits to 2,700 bytes. */
-const LONGEST_BYTES = 500
-
 import {
   ensureConceptOwner,
   type ImportedConcept,
   type ImportedDesignation,
+  type ImportedMapping,
   type ImportedProperty,
   importConcepts,
+  importMappings,
 } from '../terminology/store-imports.ts'
 
-const texts = (...names: readonly string[]): readonly ParameterDefinition[] =>
-  names.map((name) => ({ name, kind: 'text' }))
-const PARAMETERS: readonly ParameterDefinition[] = [
-  ...texts('system', 'url'),
-  { name: 'concept', kind: 'object', many: true },
-  { name: 'property', kind: 'part', many: true, parts: texts('code', 'property', 'value') },
-  {
-    name: 'designation',
-    kind: 'part',
-    many: true,
-    parts: [...texts('code', 'language', 'value'), { name: 'use', kind: 'object' }],
-  },
-  {
-    name: 'mapping',
-    kind: 'part',
-    many: true,
-    parts: [
-      { name: 'source', kind: 'object' },
-      { name: 'target', kind: 'object' },
-      ...texts('equivalence', 'relationship'),
-    ],
-  },
-]
+const MOST_ROWS = 10_000
+/** Each is part of an index entry, which PostgreSQL limits to 2,700 bytes. */
+const LONGEST_BYTES = 500
 
 /** All rows or none. Errors: 400, 403, 404. */
 export const importRows: Operation = {
@@ -63,12 +34,36 @@ export const importRows: Operation = {
     { type: 'ConceptMap', level: 'instance' },
   ],
   methods: ['POST'],
+  inputs: {
+    system: 'text: Canonical address of the CodeSystem, without an id',
+    url: 'text: Canonical address of the ConceptMap, without an id',
+    concept: 'object*: A Coding of the CodeSystem',
+    property: 'part*: A property of a code',
+    'property.code': 'text!: The code',
+    'property.property': 'text!: Declared by the CodeSystem, or of the standard',
+    'property.value': 'text!: Its value',
+    designation: 'part*: A name of a code',
+    'designation.code': 'text!: The code',
+    'designation.language': 'text: de, for example',
+    'designation.value': 'text!: The name',
+    'designation.use': 'object: A Coding',
+    mapping: 'part*: An element of the ConceptMap',
+    'mapping.source': 'object!: A Coding',
+    'mapping.target': 'object!: A Coding',
+    'mapping.equivalence': 'text: As in R4',
+    'mapping.relationship': 'text: As in R5',
+  },
+  text: {
+    summary: 'Import concepts or mappings',
+    description: 'Adds them to a CodeSystem or ConceptMap, at most 10,000 in a call.',
+    answer: 'OperationOutcome',
+  },
   area: 'administration',
   async run(call) {
     const type = call.type === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
     const { services, principal } = call
     if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
-    const inputs = readInputs(call, PARAMETERS)
+    const inputs = readInputs(call)
     const resource = await importTarget(call, type, inputs)
     const concepts = inputs.objects('concept').map((item) => readConcept(item, resource))
     const properties = inputs.parts('property').map((part) => readProperty(part, resource))
@@ -97,7 +92,9 @@ export const importRows: Operation = {
       else await importConcepts(connection, owner, { concepts, properties, designations })
     })
     const { id = '', meta } = resource
-    await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
+    if (type === 'CodeSystem') {
+      await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
+    }
     return readReply(call, type, resource.id ?? '')
   },
 }
@@ -141,7 +138,7 @@ function readProperty(part: Inputs, codeSystem: Resource): ImportedProperty {
   const code = part.required('code')
   const property = storedName(part.required('property'))
   const value = part.required('value')
-  const declared = Array.isArray(codeSystem.property) ? codeSystem.property.filter(isObject) : []
+  const declared = toObjects(codeSystem.property)
   if (!STANDARD.has(property) && !declared.some((item) => item.code === property)) {
     throw badRequest(`Unknown property: ${property}`)
   }

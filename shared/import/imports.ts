@@ -8,10 +8,11 @@ import {
   notFound,
   type OperationOutcome,
 } from '../core/errors.ts'
-import { jobVersion, outputParameters, recordBulk } from '../export/announce.ts'
+import { fileOutputs, jobVersion, recordBulk } from '../export/announce.ts'
 import { limitPolling } from '../export/status.ts'
 import { type Acting, coversScope } from '../identity/principals.ts'
-import type { Connection } from '../postgres/statement.ts'
+import { type Connection, hasRows } from '../postgres/statement.ts'
+import { type Output, parametersResource } from '../request/parameters.ts'
 import { absoluteUrl, emptyReply, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
@@ -53,7 +54,7 @@ export async function addImport(
     text: 'select pg_advisory_xact_lock($1, $2)',
     values: [IMPORTS_LOCK, project],
   })
-  const rows = await connection.query({
+  return await hasRows(connection, {
     text: `with job as (
         insert into import_job (id, project, request, caller, mode, in_order)
         select $1, $2, $3, $4::jsonb, $5, $6
@@ -75,7 +76,6 @@ export async function addImport(
       inputs.map(({ url }) => url),
     ],
   })
-  return rows.length > 0
 }
 
 const IMPORTS_LOCK = 0x494d
@@ -128,13 +128,12 @@ export async function readImport(
 
 /** False when already cancelled. */
 async function cancelImport(database: Connection, id: string): Promise<boolean> {
-  const rows = await database.query({
+  return await hasRows(database, {
     name: 'import-cancel',
     text: `update import_job set state = 'cancelled', ended = coalesce(ended, clock_timestamp())
       where id = $1 and state <> 'cancelled' returning id`,
     values: [id],
   })
-  return rows.length > 0
 }
 
 async function readImportErrors(
@@ -349,16 +348,13 @@ const COUNTS = ['count', 'created', 'updated', 'unchanged', 'skipped'] as const
 
 function importOutput(services: Services, job: ImportJob, parts: readonly ImportPart[]) {
   const { output, error } = importManifest(services, job, parts)
-  const inputs = output.map((input) => ({
-    name: 'output',
-    part: [
-      ...(input.type === undefined ? [] : [{ name: 'type', valueCode: input.type }]),
-      { name: 'inputUrl', valueUri: input.inputUrl },
-      ...COUNTS.map((name) => ({ name, valueInteger: input[name] })),
-    ],
-  }))
-  return {
-    resourceType: 'Parameters',
-    parameter: [...inputs, ...outputParameters('error', error)],
-  }
+  const inputs = output.map((input): Output => {
+    const parts: readonly Output[] = [
+      ['type', 'valueCode', input.type],
+      ['inputUrl', 'valueUri', input.inputUrl],
+      ...COUNTS.map((name): Output => [name, 'valueInteger', input[name]]),
+    ]
+    return ['output', 'part', parts]
+  })
+  return parametersResource([...inputs, ...fileOutputs('error', error)])
 }

@@ -4,7 +4,7 @@ import { badRequest, badStructure, HttpError, tooLarge } from '../core/errors.ts
 import { nextTurn } from '../core/yielding.ts'
 import { isPlatformType, isResourceType } from '../fhir/definitions.ts'
 import { mapStrings, parseBody } from '../fhir/json.ts'
-import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { readPreferences } from '../request/negotiate.ts'
 import type { FhirContext } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
@@ -36,7 +36,7 @@ export interface ReadLine extends ImportLine {
 }
 
 /** The id of a new resource, unless the id is taken. */
-export interface Planned {
+interface Planned {
   readonly planned: string
 }
 
@@ -131,7 +131,7 @@ export function withImportedTime(
 ): Resource {
   const url = `${baseUrl}${IMPORTED_TIME}`
   const { meta } = resource
-  const given = isObject(meta) && Array.isArray(meta.extension) ? meta.extension : []
+  const given = isObject(meta) ? asArray(meta.extension) : []
   const others = given.filter((item) => !(isObject(item) && item.url === url))
   return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
 }
@@ -141,7 +141,7 @@ async function readLine(context: FhirContext, type: string, line: ImportLine): P
   try {
     if (bytes === undefined) throw tooLarge()
     const body = parseBody(bytes)
-    if (!isResource(body)) throw badStructure('The line is no resource')
+    if (!isResource(body)) throw badStructure('The line is not a resource')
     const { id, meta } = body
     if (typeof id !== 'string' || id === '') throw badRequest('Missing id', 'id')
     if (!isLegalId(id)) throw badRequest('Incorrect resource ID', 'id')
@@ -199,7 +199,7 @@ export function plannedId({ read }: ReadLine): string | undefined {
 }
 
 /** No resource has an element of that name. */
-export function isPlanned(read: ReadLine['read']): read is Planned {
+function isPlanned(read: ReadLine['read']): read is Planned {
   return 'planned' in read
 }
 

@@ -1,5 +1,7 @@
 /** Import parts for workers. Writes after a lost lease or a cancel roll back with their transaction. */
+
 import type { OperationOutcome } from '../core/errors.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import {
   deleteLeased,
   isFree,
@@ -12,7 +14,7 @@ import {
   releaseLeased,
   updateLeased,
 } from '../postgres/leases.ts'
-import type { Connection } from '../postgres/statement.ts'
+import { type Connection, hasRows } from '../postgres/statement.ts'
 import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 
 export interface LeasedImportPart extends ImportInput {
@@ -84,7 +86,7 @@ function parseRanges(text: string): readonly (readonly [number, number])[] {
 
 /** False when the lease is lost or the import was cancelled. */
 export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
-  const rows = await database.query({
+  return await hasRows(database, {
     name: 'import-renew',
     isMaintenance: true,
     text: `update import_part set due = ${leaseEnd(PARTS)}
@@ -93,7 +95,6 @@ export async function renewLease(database: Connection, part: LeasedPart): Promis
       returning part`,
     values: leaseValues(partLease(part)),
   })
-  return rows.length > 0
 }
 
 /** Releases the part to any worker after `pauseMs`. */
@@ -114,14 +115,13 @@ export async function enforcePartOrder(
   database: Connection,
   { job, part }: Pick<LeasedImportPart, 'job' | 'part'>,
 ): Promise<boolean> {
-  const rows = await database.query({
+  return await hasRows(database, {
     name: 'import-order',
     text: `update import_job set in_order = true where id = $1
         and exists (select 1 from import_part where job = $1 and part < $2 and state <> 'done')
       returning id`,
     values: [job, part],
   })
-  return rows.length > 0
 }
 
 export async function notePartSize(
@@ -160,7 +160,7 @@ export async function savePartProgress(
   progress: ImportProgress,
 ): Promise<boolean> {
   const { bytes, lines, failures } = progress
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'import-advance',
     text: `with moved as (
         update import_part set bytes = bytes + int8multirange(int8range($4, $5)),
@@ -173,7 +173,7 @@ export async function savePartProgress(
       failures as (
         insert into import_error (job, part, line, outcome)
         select $1, $2, x.line, x.outcome from moved,
-          unnest($13::bigint[], $14::text[]) as x(line, outcome)
+          ${dialect.unnest('$13::bigint[]', '$14::text[]')} as x(line, outcome)
         on conflict do nothing)
       select set_config('synchronous_commit', 'off', true) from moved`,
     values: [
@@ -189,7 +189,6 @@ export async function savePartProgress(
       failures.map(({ outcome }) => outcome),
     ],
   })
-  return rows.length > 0
 }
 
 /** Ends a part, and the import with the last one. `failure`: an input not read to its end. Call inside a transaction. */
@@ -239,14 +238,13 @@ async function completeImport(connection: Connection, job: string): Promise<bool
     text: 'select 1 from import_job where id = $1 for update',
     values: [job],
   })
-  const rows = await connection.query({
+  return await hasRows(connection, {
     text: `update import_job set state = 'completed', ended = clock_timestamp()
       where id = $1 and state = 'active'
         and not exists (select 1 from import_part where job = $1 and state <> 'done')
       returning id`,
     values: [job],
   })
-  return rows.length > 0
 }
 
 export async function failImport(

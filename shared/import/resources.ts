@@ -9,15 +9,17 @@ import {
   badRequest,
   forbidden,
   forbiddenBecause,
-  HttpError,
+  forbiddenByPlatform,
+  isAbsent,
   tooManyRequests,
   withExpression,
 } from '../core/errors.ts'
 import { recordBulk } from '../export/announce.ts'
 import type { Connection } from '../postgres/statement.ts'
+import { wakeWorkers } from '../redis/wakes.ts'
 import { toBinaryPath } from '../request/binary/attachments.ts'
 import { type Inputs, readInputs } from '../request/parameters.ts'
-import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import { absoluteUrl, fhirBases, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import {
@@ -37,7 +39,6 @@ const FORMATS: ReadonlySet<string> = new Set([
 const MOST_INPUTS = 1000
 const LONGEST_URL = 4096
 const MOST_UNDER_WAY = 12
-const MOST_WAKES = 4
 const RETRY_SECONDS = 10
 
 /** 202 with the status URL. Errors: 400 for invalid inputs, 403, 429 with too many imports. */
@@ -45,6 +46,33 @@ export const importResources: Operation = {
   name: 'import',
   on: [{ level: 'system' }],
   methods: ['POST'],
+  inputs: {
+    inputFormat: 'text: application/fhir+ndjson',
+    mode: 'text: upsert, the default, or ifNoneMatch',
+    manifest: 'text: Address of a manifest, in place of `input`',
+    input: 'part*: A file',
+    'input.type': 'text!: The type of its resources',
+    'input.url': 'text!: Binary/id, or an address',
+  },
+  text: {
+    summary: 'Import in bulk',
+    description:
+      'NDJSON from Binaries, addresses or a manifest. Returns 202; `Content-Location` gives the address of the status.',
+    example: {
+      resourceType: 'Parameters',
+      parameter: [
+        {
+          name: 'input',
+          part: [
+            { name: 'type', valueCode: 'Patient' },
+            { name: 'url', valueUrl: 'Binary/an-id' },
+          ],
+        },
+      ],
+    },
+    answer: 'OperationOutcome',
+    status: 202,
+  },
   async run(call) {
     const { services, principal, request } = call
     const { membershipId, scope, patient, profile, clientId, project } = principal
@@ -53,17 +81,7 @@ export const importResources: Operation = {
     if (!principal.isProjectAdmin && !project.updateAsCreate) {
       throw forbiddenBecause(undefined, 'import keeps ids')
     }
-    const inputs = readInputs(call, [
-      { name: 'inputFormat', kind: 'text' },
-      { name: 'mode', kind: 'text' },
-      { name: 'manifest', kind: 'text' },
-      {
-        name: 'input',
-        kind: 'part',
-        many: true,
-        parts: ['type', 'url'].map((name) => ({ name, kind: 'text' })),
-      },
-    ])
+    const inputs = readInputs(call)
     const id = randomUUID()
     const mode = readMode(inputs)
     const files = await readInputFiles(call, inputs)
@@ -84,7 +102,7 @@ export const importResources: Operation = {
       const record = { reference: `AsyncJob/${id}`, step: 'kick-off', details } as const
       await recordBulk({ repository: transaction }, principal, record)
     })
-    await services.queues.wake('import', MOST_WAKES)
+    await wakeWorkers(services.bus, 'import')
     const url = importUrl(services, id)
     return outcomeReply(202, accepted(url), {
       'Content-Location': url,
@@ -114,7 +132,7 @@ async function readInputFiles(
     throw badRequest('An import needs either "input" or "manifest"', 'input')
   }
   if (manifest !== undefined) {
-    return [{ type: null, url: readOutside(services, manifest, 'manifest') }]
+    return [{ type: null, url: readOutside(services, principal, manifest, 'manifest') }]
   }
   if (parts.length > MOST_INPUTS) {
     throw badRequest(`An import may have ${MOST_INPUTS} inputs`, 'input')
@@ -138,7 +156,7 @@ function needed(part: Inputs, name: string, place: string): string {
 /** Errors: 400 for types that cannot be imported, 403 for types the caller may not write. */
 function readType(principal: Principal, type: string, place: string): string {
   if (!isImportable(type)) {
-    throw badRequest(`${type.slice(0, 64)} is no type that can be imported`, place)
+    throw badRequest(`Resources of type ${type.slice(0, 64)} cannot be imported`, place)
   }
   if (!may(principal, type, 'create') || !may(principal, type, 'update')) throw forbidden()
   return type
@@ -150,19 +168,33 @@ async function readUrl(
   text: string,
   place: string,
 ): Promise<string> {
-  const path = toBinaryPath(services.config.baseUrl, text)
+  const path = toBinaryPath(
+    services.config.baseUrl,
+    fhirBases(services, principal.project.id),
+    text,
+  )
   const [, id] = /^Binary\/([^/]+)$/.exec(path) ?? []
-  if (id === undefined) return readOutside(services, text, place)
+  if (id === undefined) return readOutside(services, principal, text, place)
   try {
     await services.repository.read(principal, 'Binary', id)
   } catch (error) {
-    const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
-    throw isAbsent ? badRequest('There is no such Binary', place) : withExpression(error, place)
+    throw isAbsent(error)
+      ? badRequest('There is no such Binary', place)
+      : withExpression(error, place)
   }
   return path
 }
 
-function readOutside({ config }: Services, text: string, place: string): string {
+function readOutside(
+  { config }: Services,
+  { declared }: Principal,
+  text: string,
+  place: string,
+): string {
+  // The import runs later, and follows redirects and links that are unknown now.
+  if (declared?.hosts !== undefined) {
+    throw forbiddenByPlatform('A Bot that names its hosts can import Binaries only', place)
+  }
   const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
   if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)
   if (url.username !== '' || url.password !== '') {

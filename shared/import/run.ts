@@ -10,7 +10,7 @@ import type { Connection } from '../postgres/statement.ts'
 import type { Services } from '../request/services.ts'
 import { PlannedCreates } from '../store/write/planned-rows.ts'
 import { readAhead, readLineBatches } from './batches.ts'
-import { type ImportInput, type ImportPart, readImport, removeOldImports } from './imports.ts'
+import { type ImportPart, readImport, removeOldImports } from './imports.ts'
 import {
   type ImportLine,
   isRefusal,
@@ -89,7 +89,7 @@ async function runPart(
     try {
       if (part.type === null) {
         const inputs = await readManifest(config, part.url, signal)
-        await finishManifest(services, part, inputs)
+        await finish(services, part, (connection) => replaceManifest(connection, part, inputs))
       } else {
         await importPart(services, spare, part, signal)
       }
@@ -270,14 +270,6 @@ function finishPart(
   failure?: LineFailure,
 ): Promise<void> {
   return finish(services, part, (connection) => endPart(connection, part, failure))
-}
-
-function finishManifest(
-  services: Services,
-  part: LeasedImportPart,
-  inputs: readonly ImportInput[],
-): Promise<void> {
-  return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
 }
 
 /** Ends the part and writes the audit record in one transaction. */

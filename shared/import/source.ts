@@ -22,7 +22,7 @@ import { importAddress, takesHttp } from './resources.ts'
 
 type Chunks = AsyncIterable<Buffer>
 
-export interface Source {
+interface Source {
   /** Errors: 4xx for permanent failures. */
   readonly chunks: Chunks
   readonly size: number | undefined
@@ -227,7 +227,7 @@ export async function readManifest(
   if (status !== 200) throw unwanted(status)
   const manifest = parseBody(body)
   if (!isObject(manifest) || !Array.isArray(manifest.output)) {
-    throw badRequest('The answer is no manifest of a bulk export')
+    throw badRequest('The response is not a bulk export manifest')
   }
   if (manifest.requiresAccessToken === true) {
     throw badRequest('The files of the manifest need an access token, which imports do not have')

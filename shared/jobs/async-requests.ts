@@ -1,13 +1,12 @@
 /** `Prefer: respond-async` for bundles: a worker stores the response as a Binary. https://hl7.org/fhir/R4/async.html */
 import { randomUUID } from 'node:crypto'
-import { type Principal, profileReference, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { type Principal, profileReference, servicePrincipal } from '../access/principal.ts'
+import { system } from '../access/project-context.ts'
 import { scopeExtension } from '../access/scopes.ts'
 import {
   finishAsyncJob,
+  isOver,
   type JobEnd,
-  JobFinished,
-  jobPrincipal,
   startAsyncJob,
   storeAsyncJob,
 } from '../bots/async-jobs.ts'
@@ -16,15 +15,17 @@ import {
   allOk,
   badRequest,
   forbidden,
+  forbiddenByPlatform,
   HttpError,
   issue,
   outcome,
   tooManyRequests,
+  unavailable,
 } from '../core/errors.ts'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { actingSession } from '../identity/principals.ts'
+import { wakeWorkers } from '../redis/wakes.ts'
 import { readInputs } from '../request/parameters.ts'
-import { DEPTH_HEADER } from '../request/quota.ts'
 import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
   FhirContext,
@@ -34,14 +35,22 @@ import type {
   Operation,
   OperationCall,
 } from '../request/request.ts'
+import { DEPTH_HEADER } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
-import { addUpkeepJob, jobRunLease, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import {
+  addUpkeepJob,
+  jobRunLease,
+  removeJob,
+  type UpkeepInput,
+  type UpkeepKind,
+} from '../store/rows/upkeep-jobs.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import {
   addRequest,
   type LeasedRequest,
+  offerRequest,
   type StoredRequest,
-} from '../store/write/async-requests.ts'
+} from '../store/write/requests.ts'
 import { expungeResource, purge, reindexResource } from './upkeep/maintenance.ts'
 
 /** Waiting requests per Project: bundles are large and stored in the database. */
@@ -53,6 +62,10 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   const { services, principal, request, preferences } = context
   const { membershipId, scope, patient, profile, profileDisplay, clientId, project } = principal
   if (membershipId === undefined) throw forbidden()
+  // The worker restores the limits of a Bot from the profile.
+  if (principal.declared !== undefined && profile?.startsWith('Bot/') !== true) {
+    throw forbiddenByPlatform('A Bot that names its secrets or hosts starts nothing as its caller')
+  }
   const id = randomUUID()
   const stored: StoredRequest = {
     projectId: project.id,
@@ -64,6 +77,7 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
     clientId,
     method: request.method,
     path: request.path,
+    ...(request.projectScope === undefined ? {} : { projectScope: request.projectScope }),
     query: request.query.toString(),
     headers: keptHeaders(request.headers),
     body: request.body?.toString() ?? '',
@@ -79,7 +93,8 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   if (!isAdded) throw tooManyRequests(RETRY_SECONDS)
   const url = absoluteUrl(services, request.path)
   await storeAsyncJob(services, principal, { runId: id, status: 'accepted', request: url })
-  await services.queues.addRequest(id)
+  if (!(await offerRequest(services.database, id))) throw unavailable('Database')
+  await wakeWorkers(services.bus, 'requests')
   const statusUrl = absoluteUrl(services, `job/${id}/status`)
   const applied = [preferences.applied, 'respond-async'].filter((item) => item !== '').join(', ')
   return outcomeReply(202, accepted(statusUrl), {
@@ -123,8 +138,7 @@ export async function runRequest(
     }
   } catch (error) {
     // Cancelled or deleted. Upkeep retries other failures.
-    const isGone = error instanceof HttpError && error.status < 500
-    if (!isGone && !(error instanceof JobFinished)) throw error
+    if (!isOver(error)) throw error
   }
   await removeJob(services.database, leased)
 }
@@ -170,9 +184,13 @@ async function answer(
   const isActing = session.principal.profile !== profile
   const onBehalfOf = isActing ? profileReference(session.principal) : undefined
   const principal = { ...session.principal, profile, profileDisplay, onBehalfOf, clientId }
-  const { method, path, query, headers, body, requestId, traceId } = stored
+  const { method, path, projectScope, query, headers, body, requestId, traceId } = stored
   const request = { method, path, headers, body, requestId, traceId, signal, mayWait: signal }
-  return handle(services, principal, { ...request, query: new URLSearchParams(query) })
+  return handle(services, principal, {
+    ...request,
+    query: new URLSearchParams(query),
+    ...(projectScope === undefined ? {} : { projectScope }),
+  })
 }
 
 async function storeResult(
@@ -184,14 +202,14 @@ async function storeResult(
   const project = await services.principals.project(projectId)
   if (project === undefined) throw forbidden()
   const data = Buffer.from(reply.body ?? '').toString('base64')
-  const stored = await handle(services, jobPrincipal(project, profile), {
+  const stored = await handle(services, servicePrincipal(project, { profile }), {
     method: 'POST',
     path: 'Binary',
     query: new URLSearchParams(),
     headers: { 'content-type': 'application/fhir+json' },
     body: JSON.stringify({
       resourceType: 'Binary',
-      contentType: FHIR_JSON.split(';')[0],
+      contentType: (reply.headers['Content-Type'] ?? FHIR_JSON).split(';')[0],
       // Only the caller and administrators can read the job, and so its result.
       securityContext: { reference: `AsyncJob/${id}` },
       data,
@@ -204,12 +222,12 @@ async function storeResult(
   return location
 }
 
-/** `projectId` is the target Project; `filter` narrows a reindex. Errors: 403 without a membership. */
+/** `projectId` is the target Project. Errors: 403 without a membership. */
 export async function startUpkeep(
   { services, principal, request, type, id }: Omit<OperationCall, 'operation'>,
   kind: UpkeepKind,
   projectId: string,
-  filter?: string,
+  work: Pick<UpkeepInput, 'filter' | 'dryRun'> = {},
 ): Promise<FhirReply> {
   const { database } = services
   const { project, profile, membershipId, scope, patient } = principal
@@ -217,7 +235,7 @@ export async function startUpkeep(
   const jobId = randomUUID()
   await createJob(services, principal, { request, id: jobId, state: { status: 'accepted' } })
   const asked = { homeId: project.id, requester: profile, membershipId, scope, patient }
-  const input = { ...asked, projectId, type, id, filter }
+  const input = { ...asked, projectId, type, id, ...work }
   await addUpkeepJob(database, jobId, { project: project.number, kind, input })
   return jobReply(services, jobId)
 }
@@ -260,7 +278,7 @@ async function createJob(
     ...scopeExtension(caller),
     ...state,
   }
-  const author = { ...systemPrincipal(caller.project), profile: caller.profile }
+  const author = servicePrincipal(caller.project, { profile: caller.profile })
   await services.repository.create(author, resource, { keepId: true })
 }
 
@@ -274,9 +292,7 @@ const KEPT_MS = 7 * 24 * 3_600_000
 /** Removes jobs and results after 7 days; returns the number of jobs. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
-  return await repository.withStore((store) =>
-    purge(store, systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before),
-  )
+  return await repository.withStore((store) => purge(store, system, 'AsyncJob', before))
 }
 
 /** Reindexes one resource immediately (admins), or a type or all types by a worker (super admins). */
@@ -284,6 +300,11 @@ export const reindex: Operation = {
   name: 'reindex',
   on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
   methods: ['POST'],
+  text: {
+    summary: 'Reindex',
+    description: 'Returns 202 for more than one resource.',
+    answer: 'OperationOutcome',
+  },
   area: 'administration',
   async run(call) {
     const { services, principal, type = '', id } = call
@@ -300,11 +321,17 @@ export const expunge: Operation = {
   name: 'expunge',
   on: [{ level: 'instance' }],
   methods: ['POST'],
+  inputs: { everything: 'flag: Also the resources of its compartment' },
+  text: {
+    summary: 'Delete permanently',
+    description: 'Includes the history.',
+    answer: 'OperationOutcome',
+  },
   area: 'administration',
   async run(call) {
     const { services, principal, type = '', id = '' } = call
     const { repository } = services
-    const everything = readInputs(call, [{ name: 'everything', kind: 'flag' }]).flag('everything')
+    const everything = readInputs(call).flag('everything')
     if (type !== 'Project' && !everything) {
       await repository.withStore((store) => expungeResource(store, principal, type, id))
       return outcomeReply(200, allOk)

@@ -1,6 +1,6 @@
 /** Loops, leases and pauses for worker jobs. PostgreSQL holds the work; wakes only reduce latency. */
 
-import { HttpError } from '../core/errors.ts'
+import { isUnavailable } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
 import { type Lease, type LeaseTable, renewLeases } from '../postgres/leases.ts'
 import type { Services } from '../request/services.ts'
@@ -25,7 +25,7 @@ interface LoopOptions {
 }
 
 /** Returns true when more work is ready. */
-export type Round = (signal: AbortSignal, lane: number) => Promise<boolean>
+type Round = (signal: AbortSignal, lane: number) => Promise<boolean>
 
 /** Runs rounds at once, after each wake and at intervals, until `stop`. */
 export function startLoop(options: LoopOptions, round: Round): Loop {
@@ -114,15 +114,10 @@ function createOutage({ log, name, level = 'warn' }: LoopOptions) {
   }
 }
 
-/** True while PostgreSQL or Redis is unreachable, which their connections log. */
-export function isUnavailable(error: unknown): boolean {
-  return error instanceof HttpError && error.status === 503
-}
-
 /** The work was leased to another worker or removed. */
 export class LeaseLost extends Error {}
 
-export interface Renewal {
+interface Renewal {
   readonly log: Logger
   readonly everyMs: number
   /** Returns false when the lease is lost. */

@@ -3,9 +3,19 @@ import { lookup } from 'node:dns/promises'
 import { Agent as AgentHttp, type IncomingMessage, request as requestHttp } from 'node:http'
 import { Agent as AgentHttps, request as requestHttps } from 'node:https'
 import { isIP } from 'node:net'
+import type { Duplex } from 'node:stream'
+import { pipeline } from 'node:stream'
 import { urlToHttpOptions } from 'node:url'
 import { promisify } from 'node:util'
-import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import {
+  brotliDecompress,
+  constants,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  gunzip,
+  inflate,
+} from 'node:zlib'
 import { blockedReason, type Outbound, plainHost } from '../core/config/outbound.ts'
 
 export interface OutboundRequest {
@@ -33,8 +43,13 @@ interface Answered {
   readonly url: string
 }
 
-export interface Fetched extends Answered {
+interface Fetched extends Answered {
   readonly body: Buffer
+}
+
+/** A body as it arrives, decompressed. It ends with `signal` or with the end of its iteration. */
+export interface FetchedPieces extends Answered {
+  readonly body: AsyncGenerator<Buffer>
 }
 
 /** The body as sent, compressed according to `headers`. The caller must destroy it. */
@@ -84,6 +99,73 @@ export async function fetchOutbound(
   }
 }
 
+/** Fails after 30 s without the head, or without a part of the body. Errors: as `fetchOutbound`, also of the body. */
+export async function fetchPieces(
+  outgoing: OutboundRequest,
+  rules: Outbound,
+  signal: AbortSignal,
+): Promise<FetchedPieces> {
+  const silence = createSilence()
+  const limit = AbortSignal.any([signal, silence.signal])
+  silence.begin()
+  try {
+    const { body: response, ...answered } = await openOutbound(outgoing, rules, limit)
+    return { ...answered, body: readPieces(response, limit, silence) }
+  } finally {
+    silence.end()
+  }
+}
+
+type Silence = ReturnType<typeof createSilence>
+
+/** Aborts when a sender is silent for too long. */
+function createSilence() {
+  const controller = new AbortController()
+  let timer: NodeJS.Timeout | undefined
+  return {
+    signal: controller.signal,
+    begin() {
+      timer = setTimeout(() => controller.abort(), FETCH_TIMEOUT_MS)
+    },
+    end() {
+      clearTimeout(timer)
+    },
+  }
+}
+
+async function* readPieces(
+  response: IncomingMessage,
+  limit: AbortSignal,
+  silence: Silence,
+): AsyncGenerator<Buffer> {
+  const decoder = decoderStreams[response.headers['content-encoding']?.toLowerCase() ?? '']?.()
+  const content =
+    decoder === undefined ? response : pipeline(response, decoder, () => response.destroy())
+  let size = 0
+  silence.begin()
+  try {
+    for await (const chunk of content) {
+      silence.end()
+      size += chunk.length
+      if (size > MAX_FETCHED_BYTES) {
+        throw new Error(`The answer is larger than ${MAX_FETCHED_BYTES} bytes`)
+      }
+      // The time of the reader does not count.
+      yield chunk
+      silence.begin()
+    }
+  } catch (error) {
+    const code = errorCode(error) ?? ''
+    if (/^(Z_|ERR_BROTLI|ERR__)/.test(code)) {
+      throw new Error('The answer could not be decompressed', { cause: error })
+    }
+    throw describe(error, limit)
+  } finally {
+    silence.end()
+    response.destroy()
+  }
+}
+
 /** Opens a streaming response, limited only by `signal`. Errors: as `fetchOutbound`. */
 export async function openOutbound(
   outgoing: OutboundRequest,
@@ -98,7 +180,7 @@ export async function openOutbound(
       throw new FetchRefused(`${url.host} is asked by https alone`)
     const opened = await openOnce(hop, url, await resolveAllowedAddress(url, rules), signal)
     const location = opened.headers.location
-    if (!isRedirect(opened.status) || location === undefined) return opened
+    if (![301, 302, 303, 307, 308].includes(opened.status) || location === undefined) return opened
     if (hop.redirect === 'manual') return opened
     opened.body.destroy()
     if (hop.redirect === 'error') throw new Error('The answer is a redirect')
@@ -110,10 +192,6 @@ export async function openOutbound(
 /** Errors: an Error for a URL that is rejected without DNS. */
 export function checkTarget(text: string, rules: Outbound): void {
   readUrl(text, rules)
-}
-
-function isRedirect(status: number): boolean {
-  return [301, 302, 303, 307, 308].includes(status)
 }
 
 /** https://fetch.spec.whatwg.org/#http-redirect-fetch: drops credentials across origins. */
@@ -142,7 +220,7 @@ function withoutNames(
 }
 
 function readUrl(text: string, rules: Outbound): URL {
-  if (!URL.canParse(text)) throw new FetchRefused('The address is no URL')
+  if (!URL.canParse(text)) throw new FetchRefused('The address is not a URL')
   const url = new URL(text)
   if (url.protocol !== 'https:' && url.protocol !== 'http:') {
     throw new FetchRefused(`fetch knows http and https, not ${url.protocol}`)
@@ -156,8 +234,8 @@ function requireAllowed(rules: Outbound, url: URL, addresses?: readonly string[]
   if (refusal !== undefined) throw new FetchRefused(refusal)
 }
 
-/** Requires every address of the host to be allowed; returns the first. */
-async function resolveAllowedAddress(url: URL, rules: Outbound): Promise<string> {
+/** Requires every address of the host to be allowed; returns the first. Errors: as `fetchOutbound`. */
+export async function resolveAllowedAddress(url: URL, rules: Outbound): Promise<string> {
   const host = plainHost(url.hostname)
   const found = isIP(host) ? [{ address: host }] : await resolve(host)
   const [first] = found
@@ -248,6 +326,14 @@ async function readAll(
   return Buffer.concat(chunks)
 }
 
+const flush = { flush: constants.Z_SYNC_FLUSH }
+const decoderStreams: Readonly<Record<string, () => Duplex>> = {
+  gzip: () => createGunzip(flush),
+  'x-gzip': () => createGunzip(flush),
+  deflate: () => createInflate(flush),
+  br: () => createBrotliDecompress({ flush: constants.BROTLI_OPERATION_FLUSH }),
+}
+
 type Decoder = (raw: Buffer, options: { readonly maxOutputLength: number }) => Promise<Buffer>
 
 const decoders: Readonly<Record<string, Decoder>> = {
@@ -287,6 +373,8 @@ function describe(error: unknown, signal: AbortSignal): Error {
   return code === undefined ? error : new Error(`The request failed: ${code}`, { cause: error })
 }
 
-function errorCode(error: Error): string | undefined {
-  return 'code' in error && typeof error.code === 'string' ? error.code : undefined
+function errorCode(error: unknown): string | undefined {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string'
+    ? error.code
+    : undefined
 }

@@ -20,9 +20,13 @@ export interface Mail {
     | 'verify-email'
     | 'email-changed'
     | 'account-changed'
+    | 'sign-in-code'
     | 'subscription'
+    | 'dead-letters'
     | 'client'
   readonly to: readonly string[]
+  /** For a mail about an account of one Project: its id. */
+  readonly accountProject?: string | undefined
   readonly subject: string
   readonly text?: string
   readonly html?: string
@@ -34,9 +38,27 @@ export interface Mail {
   readonly attachments?: readonly MailAttachment[]
 }
 
+/** Mails about an account: their links give access to it, and their news must reach its owner. */
+const ABOUT_ACCOUNTS: ReadonlySet<Mail['kind']> = new Set([
+  'invite',
+  'registration',
+  'reset',
+  'verify-email',
+  'email-changed',
+  'account-changed',
+  'sign-in-code',
+])
+
+/** False for accounts of other Projects and of the whole service, whose mails the Project's own server must not see. */
+export function mayUseOwnServer({ project, message }: StoredMail): boolean {
+  return !ABOUT_ACCOUNTS.has(message.kind) || message.accountProject === project
+}
+
 export interface MailAttachment {
   readonly filename?: string
   readonly contentType?: string
+  /** By which the HTML shows it: `<img src="cid:logo">`. */
+  readonly cid?: string
   readonly content: string
 }
 
@@ -88,11 +110,15 @@ export function mailLease({ id, token }: Pick<LeasedMail, 'id' | 'token'>): Leas
   return { key: [id], token }
 }
 
-/** Leases the mail whose attempt is most overdue. */
-export async function leaseMail(connection: Connection): Promise<LeasedMail | undefined> {
+/** Leases the mail whose attempt is most overdue, of a Project that is not among `except`. */
+export async function leaseMail(
+  connection: Connection,
+  except: readonly string[],
+): Promise<LeasedMail | undefined> {
   return await leaseNext<StoredMail>(connection, MAILS, {
     name: 'mail-lease',
-    where: `x.state = 'waiting'`,
+    where: `x.state = 'waiting' and x.project <> all($1)`,
+    values: [except],
     orderBy: 'x.due',
     set: 'attempts = x.attempts + 1',
     returning: 'x.id, x.project, x.message, x.attempts',
@@ -149,4 +175,20 @@ export async function readMails(
       order by added desc limit $1`,
     values: [count],
   })
+}
+
+/** Returns the state of the newest invitation to the address; undefined when it was sent or never written. */
+export async function readMailState(
+  connection: Connection,
+  projectId: string,
+  email: string,
+): Promise<OutboxMail['state'] | undefined> {
+  const [newest] = await connection.query<Pick<OutboxMail, 'state'>>({
+    name: 'mail-state',
+    text: `select state from mail
+      where project = $1 and message->'to' ? $2 and message->>'kind' in ('invite', 'welcome')
+      order by added desc limit 1`,
+    values: [projectId, email],
+  })
+  return newest?.state
 }

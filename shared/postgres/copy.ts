@@ -3,6 +3,7 @@ import type { Duplex } from 'node:stream'
 import { Client, escapeLiteral, type Connection as PgConnection } from 'pg'
 import { unavailable } from '../core/errors.ts'
 import type { MovingSlice, Slice } from '../outbound/storage/storage.ts'
+import { dialect } from './chosen-dialect.ts'
 import { createCopySocket, readRows } from './copy-rows.ts'
 import type { Database } from './database.ts'
 import { rawPool } from './pool.ts'
@@ -12,23 +13,16 @@ import type { Connection, Statement } from './statement.ts'
 /** Takes the fields of a row, valid until it returns. A returned promise pauses the rows. */
 export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
 
-export interface Copy {
-  readonly sql: string
-  readonly sink: RowSink
-}
-
 export interface CopySession extends Connection {
   snapshot<T>(work: () => Promise<T>): Promise<T>
   /** `select` has its values inlined. Errors: those of `sink`, 503. */
   copy(select: string, sink: RowSink): Promise<void>
-  /** Runs several copies in sequence, each in index order instead of sorting. */
-  copyInOrder(copies: readonly Copy[]): Promise<void>
   close(): Promise<void>
 }
 
 /** Index order avoids sorts and joins that would spill to PostgreSQL's disk. About 20,000 rows fit in memory. */
 const OPTIONS =
-  '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on -c work_mem=32MB'
+  '-c jit=off -c enable_hashjoin=off -c standard_conforming_strings=on -c work_mem=32MB'
 
 /** Keeps a connection between many small parts, which saves starting a process for each. */
 const IDLE_MS = 5000
@@ -61,7 +55,7 @@ export function openCopySessions(database: Opening): CopySessions {
         idle.set(client, setTimeout(() => void end(client), IDLE_MS).unref())
         return Promise.resolve()
       }
-      return createSession(client, { database, signal, release })
+      return createSession(client, { signal, release })
     },
     async close() {
       await Promise.all([...idle.keys()].map(end))
@@ -69,7 +63,7 @@ export function openCopySessions(database: Opening): CopySessions {
   }
 }
 
-type Opening = Pick<Database, 'knex' | 'directUrl' | 'rewriteForCitus'>
+type Opening = Pick<Database, 'knex' | 'directUrl'>
 
 async function connect({ knex, directUrl }: Opening): Promise<Client> {
   const { connection } = rawPool(knex).config
@@ -94,13 +88,12 @@ async function connect({ knex, directUrl }: Opening): Promise<Client> {
 }
 
 interface SessionOptions {
-  readonly database: Opening
   readonly signal: AbortSignal
   /** `isSound`: the connection can be reused. */
   readonly release: (isSound: boolean) => Promise<void>
 }
 
-function createSession(client: Client, { database, signal, release }: SessionOptions): CopySession {
+function createSession(client: Client, { signal, release }: SessionOptions): CopySession {
   let isSound = true
   const abort = () => {
     isSound = false
@@ -118,22 +111,14 @@ function createSession(client: Client, { database, signal, release }: SessionOpt
     }
   }
   const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
-  const copy = (copies: readonly Copy[], before = '') =>
-    guarded({ text: 'an export', values: [] }, async () => {
-      const query = new CopyQuery(copies, before)
-      client.query(query)
-      await query.done
-    })
   return {
     query: <Row extends object>(statement: Statement) =>
-      guarded(statement, async () => {
-        const found: Row[][] = []
-        for (const { text, values } of database.rewriteForCitus(statement)) {
+      guarded(statement, () =>
+        dialect.run<Row>(statement, async <R extends object>({ text, values }: Statement) => {
           // pg's types ask for a mutable array but pg does not change it.
-          found.push((await client.query<Row>({ text, values: values as unknown[] })).rows)
-        }
-        return found.flat()
-      }),
+          return (await client.query<R>({ text, values: values as unknown[] })).rows
+        }),
+      ),
     async snapshot(work) {
       await run('begin isolation level repeatable read read only')
       try {
@@ -145,8 +130,12 @@ function createSession(client: Client, { database, signal, release }: SessionOpt
         throw error
       }
     },
-    copy: (sql, sink) => copy([{ sql, sink }]),
-    copyInOrder: (copies) => copy(copies, 'set local enable_sort = off;'),
+    copy: (sql, sink) =>
+      guarded({ text: 'an export', values: [] }, async () => {
+        const query = new CopyQuery(sql, sink)
+        client.query(query)
+        await query.done
+      }),
     async close() {
       signal.removeEventListener('abort', abort)
       await release(isSound)
@@ -162,18 +151,16 @@ class CopyQuery {
   readonly done: Promise<void>
   readonly #settle: PromiseWithResolvers<void>
   readonly #text: string
-  readonly #sinks: readonly RowSink[]
+  readonly #sink: RowSink
   readonly #fields = createFields()
   #isFirst = true
-  #copy = 0
   #waits = 0
   #isOver = false
   #failure: { readonly reason: unknown } | undefined
 
-  constructor(copies: readonly Copy[], before: string) {
-    const texts = copies.map(({ sql }) => `copy (${sql}) to stdout (format binary)`)
-    this.#text = `${before} ${texts.join('; ')}`
-    this.#sinks = copies.map(({ sink }) => sink)
+  constructor(sql: string, sink: RowSink) {
+    this.#text = `copy (${sql}) to stdout (format binary)`
+    this.#sink = sink
     this.#settle = Promise.withResolvers<void>()
     this.done = this.#settle.promise
   }
@@ -188,13 +175,10 @@ class CopyQuery {
   #take(bytes: Buffer, start: number, stream: Duplex): void {
     if (this.#failure !== undefined) return
     const fields = this.#fields.read(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
-    this.#isFirst = fields === undefined
-    if (fields === undefined) {
-      this.#copy += 1
-      return
-    }
+    this.#isFirst = false
+    if (fields === undefined) return
     try {
-      const wait = this.#sinks[this.#copy]?.(fields)
+      const wait = this.#sink(fields)
       if (wait !== undefined) this.#pause(stream, wait)
     } catch (error) {
       this.#fail(stream, error)
@@ -279,11 +263,11 @@ const TYPES = /^(int|smallint|bigint|float8|boolean|text|uuid|timestamptz)(\[\])
 export function literal(value: unknown, type: string): string {
   if (!TYPES.test(type)) throw new Error(`No literal can be written of type ${type}`)
   if (value === null || value === undefined) return `null::${type}`
-  return `${escapeLiteral(textOf(value))}::${type}`
+  return `${escapeLiteral(toText(value))}::${type}`
 }
 
-function textOf(value: unknown): string {
-  if (Array.isArray(value)) return `{${value.map(itemOf).join(',')}}`
+function toText(value: unknown): string {
+  if (Array.isArray(value)) return `{${value.map(toItem).join(',')}}`
   if (value instanceof Date) return value.toISOString()
   switch (typeof value) {
     case 'string':
@@ -299,7 +283,7 @@ function textOf(value: unknown): string {
 }
 
 /** https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO */
-function itemOf(value: unknown): string {
+function toItem(value: unknown): string {
   if (value === null || value === undefined) return 'null'
-  return `"${textOf(value).replace(/["\\]/g, '\\$&')}"`
+  return `"${toText(value).replace(/["\\]/g, '\\$&')}"`
 }

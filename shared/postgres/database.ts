@@ -1,12 +1,14 @@
 /** PostgreSQL client: knex provides the pool; pg prepares and sends hot statements, in transactions too. */
 
+import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Knex } from 'knex'
+import pLimit from 'p-limit'
 import { type ConnectionConfig, Connection as PgConnection } from 'pg'
 import { StorageFull, unavailable } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
 import { CachedStatements } from './cached-statements.ts'
-import { distributed } from './distributed.ts'
+import { dialect } from './chosen-dialect.ts'
 import { PipelinedPool, STUCK_MS } from './pipelined-pool.ts'
 import {
   askRows,
@@ -20,10 +22,11 @@ import {
   STATEMENT_TIMEOUT_MS,
 } from './pool.ts'
 import { isConnectionLost, toFailure } from './sql-error.ts'
-import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
+import type { Connection, Statement } from './statement.ts'
 import {
-  limitConcurrency,
+  runRolledBack,
   runTransaction,
+  type Savepoints,
   type TransactionOptions,
   type TransactionPool,
 } from './transaction.ts'
@@ -40,12 +43,10 @@ export interface Database extends Connection {
     work: (connection: Connection) => Promise<T>,
     options?: TransactionOptions,
   ): Promise<T>
+  /** A transaction that is undone at its end, see rolled-back.ts. */
+  rolledBack<T>(work: (transaction: Savepoints) => Promise<T>): Promise<T>
   /** A connection outside the pool whose prepared statements stay warm. Statements are pipelined and commit singly. */
   lane(): Connection
-  /** From now on statements are rewritten for a database distributed by Project: distributed.ts. */
-  distribute(): void
-  /** The statement as sent; for several Projects possibly several, whose rows are concatenated. */
-  rewriteForCitus(statement: Statement): readonly Statement[]
   /** False for a minute after PostgreSQL ran out of space. */
   readonly hasDiskSpace: boolean
   /** Milliseconds of `select 1`. Throws when PostgreSQL is unavailable. */
@@ -78,7 +79,6 @@ class PooledDatabase implements Database {
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   readonly #besideLocks: TransactionPool<RawConnection>['beside']
-  #isDistributed = false
   #statements = 0
   #roundTrips = 0
   #isAway = false
@@ -93,7 +93,7 @@ class PooledDatabase implements Database {
     this.directUrl = config.databaseDirectUrl
     // Each holds two connections; the pool keeps enough for them to finish.
     const most = Math.floor(config.databasePool / 4)
-    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : limitConcurrency(most)
+    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : pLimit(most)
     const lines = {
       open: () => this.#acquirePipelined(),
       send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
@@ -110,14 +110,6 @@ class PooledDatabase implements Database {
 
   get statements(): number {
     return this.#statements
-  }
-
-  distribute(): void {
-    this.#isDistributed = true
-  }
-
-  rewriteForCitus(statement: Statement): readonly Statement[] {
-    return this.#isDistributed ? distributed(statement) : [statement]
   }
 
   get hasDiskSpace(): boolean {
@@ -184,7 +176,15 @@ class PooledDatabase implements Database {
     work: (connection: Connection) => Promise<T>,
     options?: TransactionOptions,
   ): Promise<T> {
-    const pool: TransactionPool<RawConnection> = {
+    return runTransaction(this.#transactionPool(), work, options)
+  }
+
+  rolledBack<T>(work: (transaction: Savepoints) => Promise<T>): Promise<T> {
+    return runRolledBack(this.#transactionPool(), work)
+  }
+
+  #transactionPool(): TransactionPool<RawConnection> {
+    return {
       beside: this.#besideLocks,
       acquire: () => this.#acquirePipelined(),
       send: (connection, statement) => this.#send(connection, statement),
@@ -193,7 +193,6 @@ class PooledDatabase implements Database {
         return this.#releasePipelined(connection)
       },
     }
-    return runTransaction(pool, work, options)
   }
 
   lane(): Connection {
@@ -251,14 +250,8 @@ class PooledDatabase implements Database {
     await this.#pool.releaseConnection(connection)
   }
 
-  async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
-    if (!this.#isDistributed) return await this.#sendOne(connection, statement)
-    if (statement.apart !== undefined) {
-      const steps = { query: (one: Statement) => this.#send<never>(connection, one) }
-      return (await statement.apart(steps)) as Row[]
-    }
-    const sent = distributed(statement).map((one) => this.#sendOne<Row>(connection, one))
-    return (await Promise.all(sent)).flat()
+  #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
+    return dialect.run<Row>(statement, (one) => this.#sendOne(connection, one))
   }
 
   async #sendOne<Row extends object>(
@@ -361,4 +354,22 @@ function requestCancel(client: RawConnection): Promise<void> {
     if (host.startsWith('/')) connection.connect(`${host}/.s.PGSQL.${port}`)
     else connection.connect(port, host)
   })
+}
+
+/* Database wait time of a request, for `Server-Timing`. */
+
+const asked = new AsyncLocalStorage<{ ms: number }>()
+
+/** Measures the milliseconds spent in statements during `work`; a shared statement counts for one request. */
+export async function measureDatabaseTime<T>(
+  work: () => Promise<T>,
+): Promise<{ readonly result: T; readonly ms: number }> {
+  const time = { ms: 0 }
+  const result = await asked.run(time, work)
+  return { result, ms: time.ms }
+}
+
+export function countDatabaseTime(startedAt: number): void {
+  const time = asked.getStore()
+  if (time !== undefined) time.ms += performance.now() - startedAt
 }

@@ -1,5 +1,5 @@
 /** Row leases for one worker at a time, by PostgreSQL's clock. Writes with an outdated fencing token change nothing. */
-import type { Connection } from './statement.ts'
+import { type Connection, hasRows } from './statement.ts'
 
 export interface LeaseTable {
   readonly name: string
@@ -46,6 +46,7 @@ interface NextLease {
   readonly name: string
   /** A condition on the row `x`. */
   readonly where: string
+  readonly values?: readonly unknown[]
   readonly orderBy: string
   readonly set: string
   readonly returning: string
@@ -55,7 +56,7 @@ interface NextLease {
 export async function leaseNext<Row>(
   connection: Connection,
   table: LeaseTable,
-  { name, where, orderBy, set, returning }: NextLease,
+  { name, where, values = [], orderBy, set, returning }: NextLease,
 ): Promise<(Row & Pick<Lease, 'token'>) | undefined> {
   const columns = Object.keys(table.key).join(', ')
   const [row] = await connection.query<Row & Pick<Lease, 'token'>>({
@@ -64,7 +65,7 @@ export async function leaseNext<Row>(
       where (${columns}) = (select ${columns} from ${table.name} x
         where ${isFree(table, 'x')} and ${where} order by ${orderBy} limit 1 for update skip locked)
       returning ${returning}, x.${table.token} as token`,
-    values: [],
+    values,
   })
   return row
 }
@@ -83,12 +84,11 @@ export async function updateLeased(
   lease: Lease,
   { name, set, values = [] }: LeasedChange,
 ): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name,
     text: `update ${table.name} set ${set} where ${isLeased(table)} returning 1`,
     values: [...leaseValues(lease), ...values],
   })
-  return rows.length > 0
 }
 
 /** SQL: the assignment that ends a lease early; a renewal in flight has no effect. */
@@ -113,12 +113,11 @@ export async function deleteLeased(
   table: LeaseTable,
   lease: Lease,
 ): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: `${table.name}-leased-delete`,
     text: `delete from ${table.name} where ${isLeased(table)} returning 1`,
     values: leaseValues(lease),
   })
-  return rows.length > 0
 }
 
 /** Renews leases in one statement; returns the lost ones. */

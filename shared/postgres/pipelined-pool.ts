@@ -164,5 +164,3 @@ export class PipelinedPool {
     if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
   }
 }
-
-/** Batches all sends of this turn into one write. */

@@ -5,17 +5,19 @@ import { type Client, Query, types } from 'pg'
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
 import type { Statement, WireConnection } from './statement.ts'
-// knex's `__knex__disposed` mark keeps a raw connection from being reused.
+
 export interface RawConnection extends Client {
   pipeline: boolean
   readonly processID: number
   readonly connection: WireConnection
 }
 
-export interface RawPool {
+/** The public members of `Knex.Client` that are used, with the types of pg and of tarn, knex's pool. */
+export interface RawPool extends Pick<Knex.Client, 'config'> {
   acquireConnection(): Promise<RawConnection>
   releaseConnection(connection: RawConnection): Promise<void>
-  readonly config: Knex.Config
+  /** Undefined once closed. */
+  readonly pool?: Readonly<Record<'numUsed' | 'numFree' | 'numPendingAcquires', () => number>>
 }
 
 export const STATEMENT_TIMEOUT_MS = 20_000
@@ -77,7 +79,7 @@ function watchEnd(
 }
 
 export function rawPool(knex: Knex): RawPool {
-  // knex declares `client` as `any`; these members are those its own runner uses.
+  // knex declares `client` as `any`.
   return knex.client as RawPool
 }
 
@@ -211,7 +213,7 @@ export function connectionErrorReason(error: unknown): string | undefined {
     return 'it has no TLS; take sslmode out of DATABASE_URL, or DATABASE_TLS_INSECURE'
   }
   if (!/^(28...|3D000)$/.test(code)) return undefined
-  if (!NO_TLS.test(cause.message)) return `${cause.message}; look at DATABASE_URL`
+  if (!NO_TLS.test(cause.message)) return `${cause.message}; check DATABASE_URL`
   return (
     `it takes encrypted connections only; set DATABASE_TLS_INSECURE=true where its certificate is its own, ` +
     'or add ?sslmode=verify-full to DATABASE_URL'

@@ -66,7 +66,7 @@ const FORGETS =
   'on, with max_prepared_statements above 0; an older one has to be in session mode'
 const UNSET =
   'Sessions behind the pooler of DATABASE_URL have no time limits; run `node scripts/migrate.ts`, which sets them at ' +
-  'the role of DATABASE_DIRECT_URL, and have the pooler open its connections anew (RECONNECT)'
+  'the role of DATABASE_DIRECT_URL, and have the pooler reopen its connections (RECONNECT)'
 
 /** A pooler assigns its own connection ids. */
 async function isBehindPooler(connection: RawConnection): Promise<boolean> {

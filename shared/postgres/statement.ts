@@ -1,6 +1,4 @@
-/** Statements, connections, and the database time of requests. */
-
-import { AsyncLocalStorage } from 'node:async_hooks'
+/** Statements and connections. */
 import type { Connection as PgConnection } from 'pg'
 
 export interface Connection {
@@ -24,12 +22,20 @@ export interface Statement {
   readonly isMaintenance?: boolean
   /** The advisory locks that the statement takes; it has no other effect. */
   readonly locks?: readonly bigint[]
-  /** Reads the rows in several steps where tables are distributed by Project: distributed.ts. */
-  readonly apart?: (connection: Pick<Connection, 'query'>) => Promise<readonly object[]>
-  /** Projects in its list `x`, compared as `project = x.project`: distributed.ts. */
-  readonly projects?: readonly number[]
+  /** Citus: reads the rows in several statements, because the tables of this one may be on several servers. */
+  readonly inSteps?: (connection: Pick<Connection, 'query'>) => Promise<readonly object[]>
+  /** Citus: the Projects in list `x`. The statement is sent once for each, see `projectOfList` of the dialect. */
+  readonly perProject?: readonly number[]
   readonly text: string
   readonly values: readonly unknown[]
+}
+
+/** True when the statement returns a row: for writes, when they have changed one. */
+export async function hasRows(
+  connection: Pick<Connection, 'query'>,
+  statement: Statement,
+): Promise<boolean> {
+  return (await connection.query(statement)).length > 0
 }
 
 /** Adds a parameter and returns its placeholder. */
@@ -48,22 +54,4 @@ export type WireConnection = PgConnection & {
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
   sync(): void
-}
-
-// Database wait time of a request, for `Server-Timing`.
-
-const asked = new AsyncLocalStorage<{ ms: number }>()
-
-/** Measures the milliseconds spent in statements during `work`; a shared statement counts for one request. */
-export async function measureDatabaseTime<T>(
-  work: () => Promise<T>,
-): Promise<{ readonly result: T; readonly ms: number }> {
-  const time = { ms: 0 }
-  const result = await asked.run(time, work)
-  return { result, ms: time.ms }
-}
-
-export function countDatabaseTime(startedAt: number): void {
-  const time = asked.getStore()
-  if (time !== undefined) time.ms += performance.now() - startedAt
 }

@@ -37,6 +37,25 @@ export async function runTransaction<Raw, T>(
   }
 }
 
+/** A transaction of parts that can fail on their own. */
+export interface Savepoints extends Connection {
+  /** Undoes the statements of failed work and continues. Parts must not overlap, but may contain others. */
+  savepoint<T>(work: () => Promise<T>): Promise<T>
+}
+
+/** Undoes everything, after success as well. */
+export async function runRolledBack<Raw, T>(
+  pool: TransactionPool<Raw>,
+  work: (transaction: Savepoints) => Promise<T>,
+): Promise<T> {
+  const transaction = new Transaction(pool, {})
+  try {
+    return await work(transaction)
+  } finally {
+    await transaction.abandon()
+  }
+}
+
 /** Holds the locks in a second transaction where session locks are impossible. */
 function runBesideLocks<Raw, T>(
   pool: TransactionPool<Raw>,
@@ -68,23 +87,7 @@ function besides(connection: Connection, held: readonly bigint[]): Connection {
   }
 }
 
-export function limitConcurrency(most: number): <T>(work: () => Promise<T>) => Promise<T> {
-  let running = 0
-  const waiting: (() => void)[] = []
-  return async (work) => {
-    if (running < most) running += 1
-    else await new Promise<void>((resolve) => waiting.push(resolve))
-    try {
-      return await work()
-    } finally {
-      const next = waiting.shift()
-      if (next === undefined) running -= 1
-      else next()
-    }
-  }
-}
-
-class Transaction<Raw> implements Connection {
+class Transaction<Raw> implements Savepoints {
   readonly #pool: TransactionPool<Raw>
   readonly #frame: ReturnType<typeof buildTransactionFrame>
   #opened: Promise<Raw> | undefined
@@ -102,6 +105,21 @@ class Transaction<Raw> implements Connection {
     const connection = await this.#opened
     if (this.#hasEnded) throw new Error('A statement was sent after the end of its transaction')
     return this.#sendAfterOthers<Row>(connection, statement)
+  }
+
+  async savepoint<T>(work: () => Promise<T>): Promise<T> {
+    await this.query(SAVEPOINT)
+    try {
+      const result = await work()
+      await this.query(RELEASE)
+      return result
+    } catch (error) {
+      await this.#last
+      this.#lost = undefined
+      // Fails on a lost connection, as do all later parts.
+      await Promise.allSettled([this.query(UNDO), this.query(RELEASE)])
+      throw error
+    }
   }
 
   async commit(): Promise<void> {
@@ -167,6 +185,11 @@ function buildTransactionFrame({ oneState = false, locks = [] }: TransactionOpti
     abandoning: [toStatement('rollback'), ...unlock],
   }
 }
+
+// An inner savepoint hides an outer one of its name until it is released.
+const SAVEPOINT = toStatement('savepoint part')
+const RELEASE = toStatement('release savepoint part')
+const UNDO = toStatement('rollback to savepoint part')
 
 const XACT_LOCK = 'pg_advisory_xact_lock'
 

@@ -1,21 +1,42 @@
 /** Mails of clients and bots: checks, parsing and the outbox. */
+
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../core/errors.ts'
+import {
+  badRequest,
+  badStructure,
+  forbidden,
+  notFound,
+  tooLarge,
+  tooManyRequests,
+} from '../core/errors.ts'
+import { requireNamedMail } from '../fhir/bot-declarations.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 import { fetchOutbound } from '../outbound/fetch-outside.ts'
 import type { Mail, MailAttachment } from '../outbound/mails.ts'
 import { decodeBase64, readBinaryContent, readWhole } from '../request/binary/content.ts'
 import type { Services } from '../request/services.ts'
+import { EMAIL_ADDRESS } from './fields.ts'
 
 const MOST_RECIPIENTS = 50
 const MOST_ATTACHMENTS = 50
 const MOST_BYTES = 10_000_000
 const MOST_AN_HOUR = 1000
 const HOUR_SECONDS = 3600
-const ADDRESS = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
-
 type Body = Record<string, unknown>
+
+const RECIPIENTS = ['to', 'cc', 'bcc', 'replyTo'] as const
+const MAIL_FIELDS = new Set([
+  ...RECIPIENTS,
+  'from',
+  'sender',
+  'subject',
+  'text',
+  'html',
+  'attachments',
+])
+const CONTENT_ID = /^[^\s<>]+$/
+const ATTACHMENT_FIELDS = new Set(['content', 'encoding', 'path', 'filename', 'contentType', 'cid'])
 
 /** For admins of a Project with the feature `email`. Errors: 400, 403, 413, 429. */
 export async function sendEmail(
@@ -24,14 +45,12 @@ export async function sendEmail(
   body: unknown,
   signal: AbortSignal,
 ): Promise<void> {
-  if (!principal.isProjectAdmin || !principal.project.features.includes('email')) throw forbidden()
-  if (!isObject(body)) throw badRequest('Content must be a JSON object')
-  const mail = readMail(body, services.config)
+  const mail = checkMail(services, principal, body)
   await countMail(services, principal)
   const room = MOST_BYTES - Buffer.byteLength(`${mail.text ?? ''}${mail.html ?? ''}`)
   if (room < 0) throw tooLarge()
   const attachments = await readAttachments(services, principal, {
-    value: body.attachments,
+    value: isObject(body) ? body.attachments : undefined,
     room,
     signal,
   })
@@ -43,10 +62,32 @@ export async function sendEmail(
   )
 }
 
+/** Checks all but the attachments. Errors: 400, 403. */
+export function checkMail(
+  { config }: Pick<Services, 'config'>,
+  principal: Principal,
+  body: unknown,
+): Mail {
+  if (!principal.isProjectAdmin || !principal.project.features.includes('email')) throw forbidden()
+  if (!isObject(body)) throw badStructure('Content must be a JSON object')
+  requireFields(body, MAIL_FIELDS, '')
+  const mail = readMail(body, config)
+  for (const address of [mail.to, mail.cc, mail.bcc].flatMap((list) => list ?? [])) {
+    requireNamedMail(principal.declared, plainAddress(address))
+  }
+  return mail
+}
+
+/** Errors: 400 for a field that the mail would not have. */
+function requireFields(body: Body, known: ReadonlySet<string>, prefix: string): void {
+  const other = Object.keys(body).find((name) => !known.has(name))
+  if (other === undefined) return
+  const field = `${prefix}${other.slice(0, 64)}`
+  throw badStructure(`Unknown field ${field}`, field)
+}
+
 function readMail(body: Body, { mailApprovedSenders }: Services['config']): Mail {
-  const [to, cc, bcc, replyTo] = ['to', 'cc', 'bcc', 'replyTo'].map((name) =>
-    parseAddresses(body, name),
-  )
+  const [to, cc, bcc, replyTo] = RECIPIENTS.map((name) => parseAddresses(body, name))
   if (to === undefined || to.length === 0) throw badRequest('to is required', 'to')
   const recipients = to.length + (cc?.length ?? 0) + (bcc?.length ?? 0)
   if (recipients > MOST_RECIPIENTS)
@@ -106,7 +147,7 @@ function splitList(text: string): string[] {
 }
 
 function requireAddress(text: string, field: string): string {
-  const isFit = ADDRESS.test(plainAddress(text)) && !/[\r\n]/.test(text)
+  const isFit = EMAIL_ADDRESS.test(plainAddress(text)) && !/[\r\n]/.test(text)
   if (!isFit) throw badRequest(`${field} must be an address or a list of addresses`, field)
   return text
 }
@@ -144,6 +185,7 @@ async function readAttachments(
   const attachments: MailAttachment[] = []
   let left = room
   for (const [i, item] of value.entries()) {
+    requireFields(item, ATTACHMENT_FIELDS, `attachments[${i}].`)
     const content = await attachmentBytes(services, principal, {
       item,
       place: `attachments[${i}]`,
@@ -152,14 +194,17 @@ async function readAttachments(
     })
     left -= content.length
     if (left < 0) throw tooLarge()
-    const [filename, contentType] = [
-      optionalString(item, 'filename'),
-      optionalString(item, 'contentType'),
-    ]
+    const [filename, contentType, cid] = ['filename', 'contentType', 'cid'].map((name) =>
+      optionalString(item, name),
+    )
+    if (cid !== undefined && !CONTENT_ID.test(cid)) {
+      throw badRequest('cid must have no spaces and brackets', `attachments[${i}].cid`)
+    }
     attachments.push({
       content: content.toString('base64'),
       ...(filename === undefined ? {} : { filename }),
       ...(contentType === undefined ? {} : { contentType }),
+      ...(cid === undefined ? {} : { cid }),
     })
   }
   return attachments
@@ -179,6 +224,9 @@ async function attachmentBytes(
 ): Promise<Buffer> {
   const path = optionalString(item, 'path')
   if (path === undefined) return contentBytes(item, place)
+  if (item.content !== undefined) {
+    throw badRequest('An attachment has content or a path, not both', place)
+  }
   const reference = parseReference(path)
   if (reference?.type === 'Binary') {
     if (!may(principal, 'Binary', 'read')) throw forbidden()
@@ -196,11 +244,10 @@ async function attachmentBytes(
     redirect: 'follow',
     maxBytes: room,
   }
-  const fetched = await fetchOutbound(outgoing, services.config.hookTargets, signal).catch(
-    (error: Error) => {
-      throw badRequest(`An attachment could not be fetched: ${error.message}`, place)
-    },
-  )
+  const rules = { ...services.config.hookTargets, named: principal.declared?.hosts?.rules }
+  const fetched = await fetchOutbound(outgoing, rules, signal).catch((error: Error) => {
+    throw badRequest(`An attachment could not be fetched: ${error.message}`, place)
+  })
   if (fetched.status !== 200) {
     throw badRequest(`An attachment could not be fetched: ${fetched.status}`, place)
   }

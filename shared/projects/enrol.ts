@@ -5,9 +5,22 @@
 
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { hashPassword, requireGoodPassword } from '../access/credentials/passwords.ts'
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { badRequest, conflict, HttpError, multipleMatches } from '../core/errors.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+  systemPrincipal,
+} from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import {
+  badRequest,
+  conflict,
+  forbiddenByPlatform,
+  HttpError,
+  multipleMatches,
+} from '../core/errors.ts'
 import { LOST, retryOnConflict } from '../core/retry.ts'
+import { requireNamedMail } from '../fhir/bot-declarations.ts'
 import {
   isObject,
   parseReference,
@@ -22,12 +35,14 @@ import { givenFields, recordChange } from '../request/admin-audit.ts'
 import type { Services } from '../request/services.ts'
 import type { Condition } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { find, searchFor } from '../store/lookups.ts'
+import { equals, find, searchFor } from '../store/lookups.ts'
 import type { Transaction } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import type { Guard } from '../store/transaction.ts'
 import { requireValid } from '../validation/validate.ts'
+import { defaultPolicy } from './default-policies.ts'
+import { defined } from './fields.ts'
 import {
   type Enrollee,
   findOrCreateProfile,
@@ -47,7 +62,6 @@ import {
   revokeUnprovenLogins,
   voidCredentials,
 } from './ownership.ts'
-import { systemPrincipalFor } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
 import { createUser, findUser } from './users.ts'
 
@@ -65,11 +79,7 @@ const SEVERAL =
 const MOST_MEMBERSHIPS = 100
 
 /** Retries when a membership is deleted during its update. Errors: 400, 409, 412. */
-export async function enrol(
-  services: Services,
-  inviter: Inviter,
-  enrollee: Enrollee,
-): Promise<Enrolment> {
+async function enrol(services: Services, inviter: Inviter, enrollee: Enrollee): Promise<Enrolment> {
   return retryOnConflict<Enrolment>(async () => {
     try {
       return await services.repository.transaction(
@@ -93,7 +103,7 @@ function enrollmentLocks(
     email === undefined
       ? []
       : [searchFor('User', [exactly('email', email)], 1, []), profileSearch(resourceType, email)]
-  const inProject = reference('project', `Project/${project.id}`)
+  const inProject = equals('project', 'reference', `Project/${project.id}`)
   const byExternalId =
     externalId === undefined
       ? []
@@ -110,11 +120,12 @@ async function enrolIn(
 ): Promise<Enrolment> {
   const { caller, project } = inviter
   const { resourceType, scope, email, profile: wanted } = enrollee
-  const actor = systemPrincipalFor(caller)
+  const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   const home = await readProject(inside, project)
   const read = (references: readonly { type: string; id: string }[]) =>
     inside.readMany(actor, references)
-  await requirePolicies(read, project, enrollee.details, caller.isSuperAdmin)
+  const policies = memberPolicies(enrollee, home)
+  await requirePolicies(read, project, policies, caller.isSuperAdmin)
   const chosen = wanted && (await profileIn(inside, project, wanted, resourceType))
 
   const scopedTo = scope === 'project' ? project.id : undefined
@@ -131,7 +142,7 @@ async function enrolIn(
   const user = known ?? (await createUser(inside, actor, newUser(enrollee, scopedTo)))
   const profile = chosen ?? (await findOrCreateProfile(inside, inviter, enrollee))
   const membership = await inside.create(actor, {
-    ...buildMembership(inviter, enrollee, home),
+    ...buildMembership(inviter, enrollee, policies),
     resourceType: 'ProjectMembership',
     meta: { project: project.id },
     project: { reference: `Project/${project.id}`, display: project.name },
@@ -158,11 +169,11 @@ async function existingMembership(
   known: Resource | undefined,
 ): Promise<Resource | undefined> {
   const { email, scope, externalId, upsert, forceNewMembership } = enrollee
-  const own = { ...systemPrincipal(project), isSuperAdmin: false }
+  const own = systemPrincipal(project, 'project')
   const findMemberships = (condition: Condition) =>
     find(inside, own, 'ProjectMembership', { conditions: [condition], count: MOST_MEMBERSHIPS })
   const ofUser = (user: Resource | undefined) =>
-    user === undefined ? [] : findMemberships(reference('user', referenceTo(user)))
+    user === undefined ? [] : findMemberships(equals('user', 'reference', referenceTo(user)))
 
   const holders =
     externalId === undefined ? [] : await findMemberships(exactly('external-id', externalId))
@@ -212,7 +223,7 @@ async function update(
   requireValid(withoutPlatformMeta(next), { strict: true })
   const fields = givenFields({ resourceType: 'ProjectMembership', ...details })
   const written = await inside.patch(
-    systemPrincipalFor(caller),
+    servicePrincipal(SYSTEM_PROJECT, caller),
     { type: 'ProjectMembership', id },
     (current) => ({
       ...current,
@@ -238,20 +249,24 @@ function newUser(enrollee: Enrollee, projectId: string | undefined) {
   return mfaRequired ? { ...user, mfaRequired } : user
 }
 
+/** Returns the policies of a new member: those of the invitation, otherwise the default of the Project. */
+function memberPolicies(
+  { resourceType, details: { accessPolicy, access, admin } }: Enrollee,
+  home: Resource,
+): Readonly<Record<string, unknown>> {
+  if (accessPolicy !== undefined || access !== undefined) return defined({ accessPolicy, access })
+  return defined({ accessPolicy: defaultPolicy(home, resourceType, admin === true) })
+}
+
 function buildMembership(
   { user, project }: Inviter,
-  { resourceType, details }: Enrollee,
-  home: Resource,
+  { details }: Enrollee,
+  policies: Readonly<Record<string, unknown>>,
 ): Record<string, unknown> {
-  const isLimited = details.accessPolicy !== undefined || details.access !== undefined
-  const byDefault =
-    resourceType === 'Patient' && !isLimited && details.admin !== true
-      ? home.defaultPatientAccessPolicy
-      : undefined
   const membership = {
-    ...(byDefault === undefined ? {} : { accessPolicy: byDefault }),
     ...(user === undefined ? {} : { invitedBy: user }),
     ...details,
+    ...policies,
   }
   const anybody = { reference: `Patient/${project.id}` }
   const whole = {
@@ -286,7 +301,7 @@ async function invite(
   { home: { caller, project }, mail: { email, sendEmail }, user, isVoid }: Invited,
 ): Promise<void> {
   if (email === undefined) return
-  const link = await createSecurityRequest(inside, systemPrincipalFor(caller), {
+  const link = await createSecurityRequest(inside, servicePrincipal(SYSTEM_PROJECT, caller), {
     type: 'invite',
     user,
   })
@@ -308,10 +323,6 @@ function exactly(code: string, value: string): Condition {
   return { code, type: 'string', modifier: 'exact', values: [escapeValue(value)] }
 }
 
-function reference(code: string, value: string): Condition {
-  return { code, type: 'reference', modifier: undefined, values: [value] }
-}
-
 const OWNER_ALONE =
   'Only its owner sets the password of a server scoped user: leave it out, or invite with scope "project"'
 
@@ -331,6 +342,10 @@ export async function inviteMember(
   const project = await administeredProject(services.principals, caller, projectId)
   requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
   const { password, ...invitation }: Invitation = readInvitation(body, isStrict)
+  if (invitation.email !== undefined) requireNamedMail(caller.declared, invitation.email)
+  if (caller.declared !== undefined && invitation.details.admin === true) {
+    throw forbiddenByPlatform('A Bot that names its secrets or hosts invites no administrators')
+  }
   // The address may belong to a person of other Projects, where this password would give access.
   const isTheirs = invitation.scope === 'server' && !caller.isSuperAdmin
   if (password !== undefined && isTheirs) throw badRequest(OWNER_ALONE, 'password')

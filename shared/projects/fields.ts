@@ -4,7 +4,7 @@ import { type Issue, invalid, issue } from '../core/errors.ts'
 import { isObject, type Reference } from '../fhir/resource.ts'
 
 /** Lenient, but excludes header injection and address lists. */
-const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
+export const EMAIL_ADDRESS = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
 
 /**
  * Empty strings count as absent, as the SDK sends unset strings so. Unread fields are reported at the end, since a
@@ -89,7 +89,8 @@ export class Fields {
 
   /** In lower case. */
   email(name: string): string | undefined {
-    const isEmail = (value: unknown) => typeof value === 'string' && EMAIL.test(value.trim())
+    const isEmail = (value: unknown) =>
+      typeof value === 'string' && EMAIL_ADDRESS.test(value.trim())
     const value = this.#typed(name, 'an e-mail address', isEmail)
     return typeof value === 'string' ? value.trim().toLowerCase() : undefined
   }

@@ -1,47 +1,50 @@
 /** `Project/$init`: creates a Project with its default client and the owner's membership, if any. */
 import { may } from '../access/policy.ts'
-import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { type Principal, servicePrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, forbidden } from '../core/errors.ts'
-import { parseBody } from '../fhir/json.ts'
-import {
-  isObject,
-  parseReference,
-  type Resource,
-  referenceIn,
-  referenceTo,
-} from '../fhir/resource.ts'
+import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
 import { displayName } from '../identity/principals.ts'
 import type { Mail } from '../outbound/mails.ts'
-import { FHIR_JSON } from '../request/reply.ts'
+import { readInputs } from '../request/parameters.ts'
+import { absoluteUrl, textReply, versionHeaders } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
+import { createDefaultPolicies } from './default-policies.ts'
 import { isProven, revokeUnprovenLogins, takeIn } from './ownership.ts'
 import {
   createClient,
   createMembership,
   type NewMember,
   projectDefaults,
-  systemPrincipalFor,
+  type TargetProject,
 } from './provision.ts'
-import { createUser, findUser } from './users.ts'
-
-const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
+import { createUser, EMAIL, findUser } from './users.ts'
 
 /** One transaction. Errors: 400, 403. */
 export const init: Operation = {
   name: 'init',
   on: [{ type: 'Project', level: 'type' }],
   methods: ['POST'],
+  inputs: {
+    name: 'text!: Of the project',
+    owner: 'reference: Of a User',
+    ownerEmail: 'text: Address of a person',
+  },
+  text: {
+    summary: 'Make a project with its first administrator',
+    answer: 'Project',
+    status: 201,
+  },
   area: 'administration',
   async run(call) {
     const { services, principal, request } = call
     if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
-    const { name, ownerReference, ownerEmail } = readParameters(request.body)
-    const actor = systemPrincipalFor(principal)
+    const { name, ownerReference, ownerEmail } = readParameters(call)
+    const actor = servicePrincipal(SYSTEM_PROJECT, principal)
     const { config } = services
     const { written, owner } = await services.repository.transaction(async (inside) => {
       const owner = await findOwner(inside, actor, { access: call, ownerReference, ownerEmail })
@@ -53,16 +56,10 @@ export const init: Operation = {
     })
     if (owner?.id && !isProven(owner)) await revokeUnprovenLogins(services, owner.id)
     const isExtended = request.headers['x-medplum'] === 'extended'
-    return {
-      status: 201,
-      headers: {
-        'Content-Type': FHIR_JSON,
-        Location: `${services.config.baseUrl}fhir/R4/Project/${written.id}`,
-        ETag: `W/"${written.ver}"`,
-        'Last-Modified': written.lastUpdated.toUTCString(),
-      },
-      body: present(written, principal, isExtended),
-    }
+    return textReply(201, present(written, principal, isExtended), {
+      ...versionHeaders(written),
+      Location: absoluteUrl(services, `Project/${written.id}`),
+    })
   },
 }
 
@@ -72,35 +69,15 @@ interface InitParameters {
   readonly ownerEmail: string | undefined
 }
 
-function readParameters(body: Buffer | string | undefined): InitParameters {
-  const parameters = parseParameters(body)
-  const find = (name: string) =>
-    parameters.find((item): item is Record<string, unknown> => isObject(item) && item.name === name)
-  const name = find('name')?.valueString
-  if (typeof name !== 'string' || name.trim() === '') {
-    throw badRequest('Expected one value for parameter name', 'Parameters.parameter')
+function readParameters(call: OperationCall): InitParameters {
+  const inputs = readInputs(call)
+  const name = inputs.required('name')
+  if (name.trim() === '') throw badRequest('name must not be empty', 'name')
+  const ownerEmail = inputs.text('ownerEmail')?.toLowerCase()
+  if (ownerEmail !== undefined && !EMAIL.test(ownerEmail)) {
+    throw badRequest('ownerEmail must be an e-mail address', 'ownerEmail')
   }
-  const ownerEmail = find('ownerEmail')?.valueString
-  if (ownerEmail !== undefined && !(typeof ownerEmail === 'string' && EMAIL.test(ownerEmail))) {
-    throw badRequest('ownerEmail must be an e-mail address', 'Parameters.parameter')
-  }
-  const owner = find('owner')
-  if (owner !== undefined && referenceIn(owner.valueReference) === undefined) {
-    throw badRequest('owner must be a Reference', 'Parameters.parameter')
-  }
-  return {
-    name,
-    ownerReference: referenceIn(owner?.valueReference),
-    ownerEmail: ownerEmail?.toLowerCase(),
-  }
-}
-
-function parseParameters(body: Buffer | string | undefined): readonly unknown[] {
-  const parsed = parseBody(body ?? '')
-  if (isObject(parsed) && parsed.resourceType === 'Parameters') {
-    return Array.isArray(parsed.parameter) ? parsed.parameter : []
-  }
-  throw badRequest('Expected Parameters', 'resourceType')
+  return { name, ownerReference: inputs.text('owner'), ownerEmail }
 }
 
 interface Owner {
@@ -125,10 +102,7 @@ async function findOwner(
 
 async function existingOwner(repository: Repository, reference: string): Promise<Resource> {
   const parsed = parseReference(reference)
-  const [found] =
-    parsed?.type === 'User'
-      ? await repository.readMany(systemPrincipal(SYSTEM_PROJECT), [parsed])
-      : []
+  const [found] = parsed?.type === 'User' ? await repository.readMany(system, [parsed]) : []
   if (found?.content === undefined) {
     throw badRequest('Only Users are permitted to be the owner of a new Project')
   }
@@ -162,6 +136,18 @@ interface NewProject {
   readonly config: Config
 }
 
+async function withDefaultPolicies(
+  repository: Repository,
+  actor: Principal,
+  home: TargetProject,
+): Promise<WriteResult> {
+  const defaultAccessPolicies = await createDefaultPolicies(repository, actor, home)
+  return await repository.patch(actor, { type: 'Project', id: home.id }, (project) => ({
+    ...project,
+    defaultAccessPolicies,
+  }))
+}
+
 /** Runs in the caller's transaction. */
 export async function foundProject(
   repository: Repository,
@@ -170,8 +156,11 @@ export async function foundProject(
 ): Promise<FoundedProject> {
   const owned = owner === undefined ? {} : { owner: { reference: referenceTo(owner) } }
   const resource = projectDefaults({ resourceType: 'Project', name, ...owned }, config)
-  const project = await repository.create(actor, resource)
-  const home = { id: project.id, name }
+  const created = await repository.create(actor, resource)
+  const home = { id: created.id, name }
+  const project = config.newProjectPolicies
+    ? await withDefaultPolicies(repository, actor, home)
+    : created
   await createClient(repository, actor, home, { client: { name: `${name} Default Client` } })
   const membership = owner && (await admitOwner(repository, actor, home, owner))
   return { project, membership }

@@ -1,16 +1,21 @@
 /** Parses and validates the body of an invite. */
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+  systemPrincipal,
+} from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { badRequest, invalid, issue } from '../core/errors.ts'
 import { parseReference, type Reference, type Resource, referenceTo } from '../fhir/resource.ts'
 import { displayName } from '../identity/principals.ts'
-import type { Condition, SearchRequest } from '../search/language/search-request.ts'
+import type { SearchRequest } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { searchFor } from '../store/lookups.ts'
+import { equals, searchFor } from '../store/lookups.ts'
 import type { Transaction } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { requireValid } from '../validation/validate.ts'
 import { defined, Fields } from './fields.ts'
-import { systemPrincipalFor } from './provision.ts'
 
 export const PROFILE_TYPES = ['Patient', 'Practitioner', 'RelatedPerson'] as const
 type ProfileType = (typeof PROFILE_TYPES)[number]
@@ -156,19 +161,17 @@ export async function findOrCreateProfile(
     ...(email === undefined ? {} : { telecom: [{ system: 'email', use: 'work', value: email }] }),
     ...(resourceType === 'RelatedPerson' && subject !== undefined ? { patient: subject } : {}),
   }
-  // A RelatedPerson needs a patient, who may be unknown at the time of the invite.
+  // A RelatedPerson needs a patient, which may be unknown at the time of the invite.
   const anybody = resourceType === 'RelatedPerson' ? { patient: { display: 'Not known yet' } } : {}
   requireValid({ ...anybody, ...withoutPlatformMeta(profile) }, { strict: true })
-  const own = { ...systemPrincipalFor(caller), project: { ...project, links: [] } }
+  const own = { ...servicePrincipal(SYSTEM_PROJECT, caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
   const request = profileSearch(resourceType, email)
   return parseVersion(await inside.createConditional(own, profile, request))
 }
 
 export function profileSearch(type: string, email: string): SearchRequest {
-  const values = [escapeValue(email)]
-  const condition: Condition = { code: 'email', type: 'token', modifier: undefined, values }
-  return searchFor(type, [condition], 2, [])
+  return searchFor(type, [equals('email', 'token', escapeValue(email))], 2, [])
 }
 
 async function patientIn(

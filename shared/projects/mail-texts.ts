@@ -1,13 +1,12 @@
 /** Mails of the service: subject, plain text and HTML per event. */
 import type { Config } from '../core/config/config.ts'
+import { escapeHtml } from '../core/html.ts'
+import type { Resource } from '../fhir/resource.ts'
 import type { Mail } from '../outbound/mails.ts'
+import type { SecurityLink } from './security-requests.ts'
+import { projectOfUser } from './users.ts'
 
 type Settings = Pick<Config, 'appUrl' | 'productName'>
-
-interface SecurityLink {
-  readonly id: string
-  readonly secret: string
-}
 
 export type AccountChange =
   | 'the password was changed'
@@ -29,7 +28,7 @@ export function inviteMail(
   const { productName } = settings
   const earlier =
     'A password was set for this address before it was confirmed. It is not valid any more.'
-  return composed('invite', to, `Welcome to ${productName}`, [
+  return composed('invite', { ...link, email: to }, `Welcome to ${productName}`, [
     `You have been invited to ${projectName} on ${productName}.`,
     ...(isVoid ? [earlier] : []),
     'Please choose a password by this link. It works once, for 7 days:',
@@ -40,8 +39,8 @@ export function inviteMail(
 /** For a registered address: the reader may take the account. */
 export function registrationMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
-  return composed('registration', to, `Your registration on ${productName}`, [
-    `Somebody, probably you, has registered with this address on ${productName}.`,
+  return composed('registration', { ...link, email: to }, `Your registration on ${productName}`, [
+    `Someone, probably you, has registered with this address on ${productName}.`,
     'Please confirm it by choosing your password by this link. It works once, for 7 days:',
     `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
     'If it was not you, nothing needs to be done: the account leads nowhere you are invited to.',
@@ -51,8 +50,8 @@ export function registrationMail(settings: Settings, to: string, link: SecurityL
 /** For an address registered before; the page itself does not reveal that. */
 export function knownAddressMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
-  return composed('registration', to, `Your registration on ${productName}`, [
-    `Somebody, probably you, wanted to register with this address on ${productName}. It has an account already.`,
+  return composed('registration', { ...link, email: to }, `Your registration on ${productName}`, [
+    `Someone, probably you, tried to register with this address on ${productName}. It has an account already.`,
     `Please sign in with it: ${settings.appUrl}signin`,
     'If you have forgotten the password, choose another by this link. It works once, for an hour:',
     `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
@@ -62,7 +61,7 @@ export function knownAddressMail(settings: Settings, to: string, link: SecurityL
 
 export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
   const { productName } = settings
-  return composed('welcome', to, `${productName}: Welcome to ${projectName}`, [
+  return composed('welcome', { email: to }, `${productName}: Welcome to ${projectName}`, [
     `You are now a member of ${projectName} on ${productName}.`,
     'Please sign in:',
     `${settings.appUrl}signin`,
@@ -71,8 +70,8 @@ export function welcomeMail(settings: Settings, to: string, projectName: string)
 
 export function resetMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
-  return composed('reset', to, `${productName} Password Reset`, [
-    `Somebody, probably you, has asked for a new password on ${productName}.`,
+  return composed('reset', { ...link, email: to }, `${productName} Password Reset`, [
+    `Someone, probably you, has requested a new password on ${productName}.`,
     'Please choose it by this link. It works once, for an hour:',
     `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
     'If it was not you, nothing needs to be done.',
@@ -81,7 +80,7 @@ export function resetMail(settings: Settings, to: string, link: SecurityLink): M
 
 export function verifyEmailMail(settings: Settings, to: string, link: SecurityLink): Mail {
   const { productName } = settings
-  return composed('verify-email', to, `${productName} Email Address Updated`, [
+  return composed('verify-email', { ...link, email: to }, `${productName} Email Address Updated`, [
     `This address is now the one you are known by on ${productName}.`,
     'Please confirm it by this link. It works once, for 24 hours:',
     `${settings.appUrl}verifyemail/${link.id}/${link.secret}`,
@@ -90,20 +89,31 @@ export function verifyEmailMail(settings: Settings, to: string, link: SecurityLi
 }
 
 /** Sent to the old address. Omits the new one, which may belong to another person. */
-export function emailChangedMail(settings: Settings, to: string): Mail {
+export function emailChangedMail(settings: Settings, user: Resource): Mail {
   const { productName } = settings
-  return composed('email-changed', to, `${productName} Email Address Replaced`, [
+  return composed('email-changed', addressAccount(user), `${productName} Email Address Replaced`, [
     `Your account on ${productName} has another email address now; this one no longer signs in.`,
-    'If you did not ask for it, tell the administrators of your project at once.',
+    'If you did not request it, contact the administrators of your project at once.',
   ])
 }
 
 /** For the owner, when a sign-in method was added or removed. */
-export function accountChangedMail(settings: Settings, to: string, what: AccountChange): Mail {
+export function accountChangedMail(settings: Settings, user: Resource, what: AccountChange): Mail {
   const { productName } = settings
-  return composed('account-changed', to, `${productName} Sign-In Changed`, [
+  return composed('account-changed', addressAccount(user), `${productName} Sign-In Changed`, [
     `Your account on ${productName}: ${what}.`,
-    'If it was not you, tell the administrators of your project, and choose another password at once:',
+    'If it was not you, contact the administrators of your project, and choose another password at once:',
+    `${settings.appUrl}resetpassword`,
+  ])
+}
+
+/** For a sign-in that has begun with the right password. */
+export function codeMail(settings: Settings, user: Resource, code: string): Mail {
+  const { productName } = settings
+  return composed('sign-in-code', addressAccount(user), `Your code for ${productName}`, [
+    `This code continues your sign-in to ${productName}. It works once, for ten minutes:`,
+    code,
+    'If you are not signing in, another person knows your password. Choose another one by this link:',
     `${settings.appUrl}resetpassword`,
   ])
 }
@@ -119,23 +129,75 @@ export function subscriptionMail(
   to: string,
   { projectName, id, error }: SubscriptionText,
 ): Mail {
-  return composed('subscription', to, `${settings.productName}: a Subscription has stopped`, [
-    `Subscription/${id} of ${projectName} is in error and sends nothing any more.`,
-    error,
-    'Mend what is wrong and set its status to active.',
-  ])
+  return composed(
+    'subscription',
+    { email: to },
+    `${settings.productName}: a Subscription has stopped`,
+    [
+      `Subscription/${id} of ${projectName} is in error and sends nothing any more.`,
+      error,
+      'Fix the cause and set its status to active.',
+    ],
+  )
+}
+
+interface DeadLetterText {
+  readonly projectName: string
+  readonly botId: string
+  readonly count: number
+}
+
+type DeadLetterSettings = Pick<Config, 'productName' | 'baseUrl' | 'appUrl' | 'consoleEnabled'>
+
+/** For the administrators of a Project: runs of a bot have failed for good. The error may hold data, so it is left out. */
+export function deadLetterMail(
+  { productName, baseUrl, appUrl, consoleEnabled }: DeadLetterSettings,
+  to: readonly string[],
+  { projectName, botId, count }: DeadLetterText,
+): Mail {
+  const hasConsole = consoleEnabled && appUrl === baseUrl
+  const place = hasConsole ? 'console/dead-letters' : 'fhir/R4/Bot/$dead-letters'
+  const mail = composed(
+    'dead-letters',
+    { email: '' },
+    `Failed runs in ${projectName} on ${productName}`,
+    [
+      `${count} runs of Bot/${botId} in ${projectName} have failed for good.`,
+      'They are kept for 14 days. An administrator of the project can list, replay and discard them:',
+      `${baseUrl}${place}?target=Bot/${botId}`,
+      'There is at most one such mail a day about each bot.',
+    ],
+  )
+  return { ...mail, to }
 }
 
 const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
+const CODE = /^\d{6}$/gm
 
-export function withoutLinkSecret(text: string): string {
-  return text.replace(LINK_SECRET, '$1***')
+/** For logs: hides the secrets of links, and codes. */
+export function withoutSecrets(text: string): string {
+  return text.replace(LINK_SECRET, '$1***').replace(CODE, '***')
 }
 
-function composed(kind: Mail['kind'], to: string, subject: string, lines: readonly string[]): Mail {
+interface Addressee {
+  readonly email: string
+  readonly accountProject?: string | undefined
+}
+
+function addressAccount(user: Resource): Addressee {
+  return { email: String(user.email), accountProject: projectOfUser(user) }
+}
+
+function composed(
+  kind: Mail['kind'],
+  { email, accountProject }: Addressee,
+  subject: string,
+  lines: readonly string[],
+): Mail {
   return {
     kind,
-    to: [to],
+    to: [email],
+    accountProject,
     // Prevents header injection by line breaks.
     subject: subject.replace(/\s+/g, ' '),
     text: `${lines.join('\n\n')}\n`,
@@ -144,17 +206,6 @@ function composed(kind: Mail['kind'], to: string, subject: string, lines: readon
 }
 
 function paragraph(line: string): string {
-  const text = escaped(line)
+  const text = escapeHtml(line)
   return /^https?:\S+$/.test(line) ? `<p><a href="${text}">${text}</a></p>` : `<p>${text}</p>`
-}
-
-function escaped(text: string): string {
-  const names: Readonly<Record<string, string>> = {
-    '&': '&amp;',
-    '<': '&lt;',
-    '>': '&gt;',
-    '"': '&quot;',
-    "'": '&#39;',
-  }
-  return text.replace(/[&<>"']/g, (character) => names[character] ?? '')
 }

@@ -4,8 +4,8 @@
  */
 import { randomBytes } from 'node:crypto'
 import { isSameSecret } from '../access/credentials/clients.ts'
-import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { type Principal, servicePrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, forbidden } from '../core/errors.ts'
 import {
@@ -13,7 +13,7 @@ import {
   parseReference,
   type Reference,
   type Resource,
-  referenceIn,
+  targetIn,
 } from '../fhir/resource.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
 import { readInputs } from '../request/parameters.ts'
@@ -33,17 +33,6 @@ export async function handler(medplum: MedplumClient, event: BotEvent): Promise<
 export interface TargetProject {
   readonly id: string
   readonly name: string
-}
-
-/** Returns the service's principal with the caller as author, after the caller's rights were checked. */
-export function systemPrincipalFor(caller: Principal): Principal {
-  return {
-    ...systemPrincipal(SYSTEM_PROJECT),
-    profile: caller.profile,
-    profileDisplay: caller.profileDisplay,
-    onBehalfOf: caller.onBehalfOf,
-    ...(caller.cause ? { cause: caller.cause } : {}),
-  }
 }
 
 export function newSecret(): string {
@@ -158,7 +147,7 @@ async function requireOwnPolicies(
   accessPolicy: Reference | undefined,
 ): Promise<void> {
   const read = (references: readonly { type: string; id: string }[]) =>
-    repository.readMany(systemPrincipal(SYSTEM_PROJECT), references)
+    repository.readMany(system, references)
   await requirePolicies(read, home, { accessPolicy }, false)
 }
 
@@ -186,14 +175,17 @@ export const rotateSecret: Operation = {
   name: 'rotate-secret',
   on: [{ type: 'ClientApplication', level: 'instance' }],
   methods: ['POST'],
+  inputs: { secret: 'text: The present secret', retiringSecret: 'text: The one to end' },
+  text: {
+    summary: 'Change the secret of a client',
+    description: 'The old one stays good until it is retired by a second call.',
+    answer: 'ClientApplication',
+  },
   area: 'administration',
   async run(call) {
     const { services, principal, request, id = '' } = call
     if (!principal.isProjectAdmin) throw forbidden()
-    const inputs = readInputs(call, [
-      { name: 'secret', kind: 'text' },
-      { name: 'retiringSecret', kind: 'text' },
-    ])
+    const inputs = readInputs(call)
     const secret = inputs.text('secret')
     const retiring = inputs.text('retiringSecret')
     if ((secret === undefined) === (retiring === undefined)) {
@@ -226,6 +218,12 @@ export const smartLaunch: Operation = {
   name: 'smart-launch',
   on: [{ type: 'ClientApplication', level: 'instance' }],
   methods: ['GET', 'POST'],
+  inputs: {
+    patient: 'text: Id of the patient',
+    encounter: 'text: Id of the encounter',
+    fhirContext: 'reference*: Further open resources, such as ImagingStudy/id',
+  },
+  text: { summary: 'Begin an EHR launch', answer: 'Parameters' },
   acts: true,
   async run(call) {
     const { services, principal, id = '' } = call
@@ -236,7 +234,7 @@ export const smartLaunch: Operation = {
       throw badRequest('Client has no launchUri', 'ClientApplication.launchUri')
     }
     const context = await readContext(call)
-    const launch = await repository.create(systemPrincipalFor(principal), {
+    const launch = await repository.create(servicePrincipal(SYSTEM_PROJECT, principal), {
       resourceType: 'SmartAppLaunch',
       meta: { project: client.meta?.project ?? principal.project.id },
       ...context,
@@ -250,10 +248,9 @@ export const smartLaunch: Operation = {
 
 async function readContext(call: OperationCall) {
   const { services, principal } = call
-  const inputs = readInputs(call, [
-    { name: 'patient', kind: 'text' },
-    { name: 'encounter', kind: 'text' },
-  ])
+  const inputs = readInputs(call)
+  const fhirContext = await readFurther(call, inputs.texts('fhirContext'))
+  const further = fhirContext.length === 0 ? {} : { fhirContext }
   const patient = inputs.text('patient')
   const encounter = inputs.text('encounter')
   if ((patient === undefined) === (encounter === undefined)) {
@@ -261,16 +258,43 @@ async function readContext(call: OperationCall) {
   }
   if (patient !== undefined) {
     const found = await services.repository.read(principal, 'Patient', parseId('Patient', patient))
-    return { patient: { reference: `Patient/${found.id}` } }
+    return { ...further, patient: { reference: `Patient/${found.id}` } }
   }
   const id = parseId('Encounter', encounter ?? '')
   const found = await services.repository.read(principal, 'Encounter', id)
-  const subject = parseReference(referenceIn(parseVersion(found).subject))
+  const subject = targetIn(parseVersion(found).subject)
   return {
+    ...further,
     encounter: { reference: `Encounter/${found.id}` },
     ...(subject?.type === 'Patient' ? { patient: { reference: `Patient/${subject.id}` } } : {}),
   }
 }
+
+/** https://hl7.org/fhir/smart-app-launch/STU2.2/scopes-and-launch-context.html#fhir-context */
+async function readFurther(
+  { services, principal }: OperationCall,
+  references: readonly string[],
+): Promise<readonly Reference[]> {
+  if (references.length > MOST_FURTHER) {
+    throw badRequest(`A launch may have ${MOST_FURTHER} further resources`, 'fhirContext')
+  }
+  return await Promise.all(
+    references.map(async (text) => {
+      const target = parseReference(text)
+      if (target === undefined) throw badRequest('Expected Type/id', 'fhirContext')
+      if (target.type === 'Patient' || target.type === 'Encounter') {
+        throw badRequest(
+          'Name the patient and the encounter by their own parameters',
+          'fhirContext',
+        )
+      }
+      await services.repository.read(principal, target.type, target.id)
+      return { reference: `${target.type}/${target.id}` }
+    }),
+  )
+}
+
+const MOST_FURTHER = 20
 
 function parseId(type: string, text: string): string {
   const parsed = parseReference(text)

@@ -1,24 +1,25 @@
 /** Links that prove an e-mail address, to set a password or verify the address. */
-import { randomBytes, timingSafeEqual } from 'node:crypto'
-import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { randomBytes } from 'node:crypto'
+import { isSameSecret } from '../access/credentials/clients.ts'
+import type { Principal } from '../access/principal.ts'
+import { system } from '../access/project-context.ts'
 import { badRequest, notFound } from '../core/errors.ts'
-import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import { type Resource, referenceTo, targetIn } from '../fhir/resource.ts'
 import { countEvent } from '../redis/limiter.ts'
 import type { Services } from '../request/services.ts'
+import { readRegistry } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
-import { parseVersion } from '../store/rows/rows.ts'
 import { projectOfUser } from './users.ts'
 
 type SecurityRequestType = 'invite' | 'reset' | 'verify-email'
 
-/** The parts of a link: `…/setpassword/<id>/<secret>`. */
-interface SecurityRequest {
+/** The parts of a link: `…/setpassword/<id>/<secret>`, and the Project of its User, if any. */
+export interface SecurityLink {
   readonly id: string
   readonly secret: string
+  readonly accountProject: string | undefined
 }
 
-const system = systemPrincipal(SYSTEM_PROJECT)
 const DAY_MS = 86_400_000
 const LIFETIME_MS: Readonly<Record<SecurityRequestType, number>> = {
   invite: 7 * DAY_MS,
@@ -38,7 +39,7 @@ export async function createSecurityRequest(
   repository: Repository,
   actor: Principal,
   { type, user, redirectUri }: NewSecurityRequest,
-): Promise<SecurityRequest> {
+): Promise<SecurityLink> {
   const secret = randomBytes(16).toString('hex')
   const projectId = projectOfUser(user)
   const { id } = await repository.create(actor, {
@@ -51,7 +52,7 @@ export async function createSecurityRequest(
     expires: new Date(Date.now() + LIFETIME_MS[type]).toISOString(),
     ...(redirectUri === undefined ? {} : { redirectUri }),
   })
-  return { id, secret }
+  return { id, secret, accountProject: projectId }
 }
 
 /** The User of a redeemed link, and the address it was mailed to. */
@@ -70,19 +71,18 @@ export async function redeemSecurityRequest(
   secret: string,
   types: readonly SecurityRequestType[],
 ): Promise<Redeemed> {
-  const [found] = await repository.readMany(system, [{ type: 'UserSecurityRequest', id }])
-  if (found?.content === undefined) throw notFound()
-  const request = parseVersion(found)
+  const request = await readRegistry(repository, 'UserSecurityRequest', id)
+  if (request === undefined) throw notFound()
   requireLive(request, types)
   // Counted before the comparison, so that parallel guesses gain nothing.
   const tries = await countEvent(redis, `botica:secrets:${id}`, LIFETIME_MS.invite / 1000)
   if (tries > SECRETS) throw badRequest('Already used', 'id')
-  if (!isSame(String(request.secret ?? ''), secret)) {
+  if (typeof request.secret !== 'string' || !isSameSecret(request.secret, secret)) {
     if (tries === SECRETS) await useUp(repository, id, types)
     throw badRequest('Incorrect secret', 'secret')
   }
   await useUp(repository, id, types)
-  const user = parseReference(referenceIn(request.user))
+  const user = targetIn(request.user)
   if (user?.type !== 'User') throw badRequest('Invalid request type', 'id')
   return { userId: user.id, email: typeof request.email === 'string' ? request.email : undefined }
 }
@@ -109,10 +109,4 @@ async function useUp(
     const { secret: _, ...rest } = request
     return { ...rest, resourceType: request.resourceType, used: true }
   })
-}
-
-function isSame(stored: string, given: string): boolean {
-  const wanted = Buffer.from(stored)
-  const found = Buffer.from(given)
-  return wanted.length > 0 && wanted.length === found.length && timingSafeEqual(wanted, found)
 }

@@ -2,10 +2,9 @@
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { verifyPassword } from '../access/credentials/passwords.ts'
 import { effectiveEntries } from '../access/policy.ts'
-import { systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import { badRequest, HttpError, issue, outcome } from '../core/errors.ts'
-import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import { type Resource, referenceTo, targetIn } from '../fhir/resource.ts'
 import { checkGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
 import type { Session } from '../identity/principals.ts'
 import { addMail } from '../outbound/mails.ts'
@@ -14,11 +13,9 @@ import { parseVersion } from '../store/rows/rows.ts'
 import { type AccountChange, accountChangedMail } from './mail-texts.ts'
 import { projectOfUser } from './users.ts'
 
-const system = systemPrincipal(SYSTEM_PROJECT)
-
 /** Returns undefined for programs and for callers acting for another member. */
 export function userIdOfSession({ membership, login }: Session): string | undefined {
-  const user = parseReference(referenceIn(membership.user))
+  const user = targetIn(membership.user)
   return login !== undefined && user?.type === 'User' ? user.id : undefined
 }
 
@@ -72,7 +69,7 @@ export async function notifyOwner(
   what: AccountChange,
 ): Promise<void> {
   if (typeof user.email !== 'string') return
-  const mail = accountChangedMail(config, user.email, what)
+  const mail = accountChangedMail(config, user, what)
   await addMail(database, projectOfUser(user) ?? SYSTEM_PROJECT.id, mail)
 }
 
@@ -187,7 +184,7 @@ export async function createMemberLogin(
   { principal, membership, profile }: Session,
   authMethod: 'execute' | 'client',
 ): Promise<string> {
-  const { id } = await repository.create(systemPrincipal(SYSTEM_PROJECT), {
+  const { id } = await repository.create(system, {
     resourceType: 'Login',
     authMethod,
     authTime: new Date().toISOString(),

@@ -3,25 +3,26 @@
  * different scopes are unrelated.
  */
 import { hashPassword } from '../access/credentials/passwords.ts'
-import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import { parseReference, type Resource, referenceIn, referenceTo } from '../fhir/resource.ts'
+import type { Principal } from '../access/principal.ts'
+import { system } from '../access/project-context.ts'
+import { type Resource, targetIn } from '../fhir/resource.ts'
 import type { Services } from '../request/services.ts'
 import type { Condition } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { find, searchFor } from '../store/lookups.ts'
+import { equals, find, readRegistry, searchFor } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 
-const system = systemPrincipal(SYSTEM_PROJECT)
 const SCOPES = 1000
 const LOGINS_AT_ONCE = 1000
 type Changes = Readonly<Record<string, unknown>>
 
 /** Returns the id of the User's Project; undefined for server scoped ones. */
 export function projectOfUser(user: Resource): string | undefined {
-  return parseReference(referenceIn(user.project))?.id
+  return targetIn(user.project)?.id
 }
+
+export const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
 
 export function normalEmail(email: string): string {
   return email.trim().toLowerCase()
@@ -98,8 +99,7 @@ export async function createUser(
 
 /** Reads the User with secrets; undefined when deleted. */
 export async function readUser(repository: Repository, id: string): Promise<Resource | undefined> {
-  const [found] = await repository.readMany(system, [{ type: 'User', id }])
-  return found?.content === undefined ? undefined : parseVersion(found)
+  return await readRegistry(repository, 'User', id)
 }
 
 /** `change` sees the latest state and may throw. Undefined values remove elements. */
@@ -168,6 +168,5 @@ export async function recentLogins(
 }
 
 function ofUser(userId: string): Condition {
-  const values = [referenceTo({ resourceType: 'User', id: userId })]
-  return { code: 'user', type: 'reference', modifier: undefined, values }
+  return equals('user', 'reference', `User/${userId}`)
 }

@@ -12,7 +12,6 @@ import { keys } from './jobs.ts'
 export const SLACK_MS = 60_000
 /** Events are never rejected; a number that Lua can represent. */
 const ENDLESS = 1e15
-const PROJECTS = 10_000
 /** A project idle for this long starts again in lane 0. */
 const FORGET_MS = 2000
 const LANE_0 = 8
@@ -43,7 +42,7 @@ export interface Admission {
   admit(name: BotQueue, job: ExecuteJob, durable: boolean): Admitted
 }
 
-export interface Admitted {
+interface Admitted {
   /** BullMQ priority for fairness: a project with 8, 16, 32, … runs in flight adds to lane 1, 2, 3, … */
   readonly lane: number
   /** Far from the backlog's limit at the last count: the run may be added before it is counted. */
@@ -63,6 +62,7 @@ interface Project {
   inFlight: number
   uncounted: number
   lane: number
+  lastAt: number
 }
 
 export function createAdmission(redis: Redis, backlogMax: number): Admission {
@@ -71,14 +71,17 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
     (entries) => countEntries(redis, entries),
     ({ name, job, most, durable }) => `${name} ${job.projectId} ${most} ${durable}`,
   )
-  const projects = new Cache<string, Project>({ name: 'lanes', max: PROJECTS, ttlMs: FORGET_MS })
+  const projects = new Cache<string, Project>({ name: 'lanes', max: 10_000 })
 
   return {
     admit(name, job, durable) {
       const key = `${name} ${job.projectId}`
-      const known = projects.get(key)
-      const project = known ?? { inFlight: 0, uncounted: 0, lane: 0 }
-      projects.set(key, project)
+      const now = Date.now()
+      const found = projects.get(key)
+      const known = found !== undefined && now - found.lastAt < FORGET_MS ? found : undefined
+      const project = known ?? { inFlight: 0, uncounted: 0, lane: 0, lastAt: now }
+      if (known === undefined) projects.set(key, project)
+      project.lastAt = now
       const isSure =
         known !== undefined && known.inFlight + known.uncounted < Math.floor(backlogMax / 2)
       project.lane = nextLane(project.lane, project.inFlight + project.uncounted)
@@ -88,6 +91,8 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
         (answer) => {
           project.uncounted--
           const count = Number(answer)
+          // A full backlog: the next runs are counted before they are added.
+          if (count === -1) project.inFlight = backlogMax
           if (!(count >= 0)) throw count === -1 ? backlogFull() : unavailable('Queue')
           project.inFlight = count
         },
@@ -120,8 +125,8 @@ async function countEntries(redis: Redis, entries: readonly Entry[]): Promise<re
 }
 
 /**
- * A project leaves a lane only at half of what brought it there: the plain number in flight would let late runs
- * overtake earlier ones of their own project whenever some finish.
+ * A project leaves a lane only at half of the number that moved it there: with the plain number in flight, late runs
+ * would overtake earlier ones of the same project whenever some finish.
  */
 function nextLane(before: number, count: number): number {
   let lane = count === 0 ? 0 : before

@@ -4,17 +4,49 @@ import type { RunLease } from '../access/principal.ts'
 import { messageKind } from '../redis/bus.ts'
 import { PREFIX } from '../redis/script.ts'
 
-/** Queue of asynchronous requests; jobs carry only their id. */
-export const REQUESTS = 'requests'
-export const EXPORTS = 'export'
-export const IMPORTS = 'import'
+/** A key whose runs take turns. */
+export interface Turn {
+  /** Names the bot and the value of its key. */
+  readonly key: string
+  /** Runs at a time. */
+  readonly most: number
+}
+
+/** A limit on the starts of a bot's runs. */
+export interface Rate {
+  /** Names the bot. */
+  readonly key: string
+  readonly msPerRun: number
+  /** Runs that may wait for their start. */
+  readonly mostWaiting: number
+}
+
+/** The key and the rate that a run waits for before it gets a worker. */
+export interface Pace {
+  readonly turn?: Turn
+  readonly rate?: Rate
+}
+
 export const BOT_QUEUES = ['bots-sync', 'bots-async'] as const
 
 export type BotQueue = (typeof BOT_QUEUES)[number]
 
 /** Larger inputs and results get their own Redis key. */
 export const INLINE_BYTES = 65_536
-export interface ExecuteJob {
+
+/** `event.agent`. */
+interface AgentHint {
+  readonly reference: string
+  readonly display?: string
+  readonly channel: string
+  /** The device, as the agent saw it. */
+  readonly remote: string
+  /** The agent's address, and its `X-Forwarded-For`. */
+  readonly remoteAddress: string
+  readonly forwardedFor?: string
+}
+
+export interface ExecuteJob extends Pace {
   /** Execution id, BullMQ job id and AsyncJob id: a UUID that stays the same across attempts. */
   readonly runId: string
   /** The caller's Project: its worker share and AsyncJobs. */
@@ -22,6 +54,8 @@ export interface ExecuteJob {
   readonly botId: string
   readonly botProjectId: string
   readonly botVersion: number
+  /** The label whose code runs; absent: live. */
+  readonly label?: string
   readonly membershipId: string
   /** Limits the run's access, with this Patient in context. */
   readonly scope: string
@@ -39,8 +73,14 @@ export interface ExecuteJob {
   /** For a webhook: whether there was a body, also passed as `event.rawBody`. */
   readonly hasRawBody?: boolean
   readonly path?: string
+  /** JSON of `event.parameters`: the input of an operation whose `event.input` is the resource. */
+  readonly parameters?: string
   readonly traceId: string
   readonly requestId: string
+  /** The agent whose message it is, and the device that sent the message to the agent. */
+  readonly agent?: AgentHint
+  /** A handler without a result answers its log. */
+  readonly answersLog?: true
   /** Depth of bot-to-bot calls. */
   readonly depth: number
   readonly added: number
@@ -50,6 +90,12 @@ export interface ExecuteJob {
   readonly waitUntil?: number
   /** Reply channel of the waiting web process; absent for asynchronous runs. */
   readonly reply?: string
+  /** Earlier events that a debounced one has replaced. */
+  readonly replaced?: number
+  /** The reason why the run had to wait when it arrived. */
+  readonly waitsFor?: 'key' | 'rate'
+  /** Address of the web process that takes a streamed answer. */
+  readonly stream?: string
   /** For a scheduled run: the due time and the attempt, from 1. */
   readonly scheduled?: { readonly time: string; readonly attempt: number }
   /** The result goes to the AsyncJob with the run's id, or to the occurrence of a schedule. */
@@ -60,6 +106,8 @@ export interface ExecuteJob {
   readonly isPreCommit?: true
   /** PostgreSQL keeps the job until it succeeds: it may run again despite its effects. */
   readonly delivery?: true
+  /** Id of a past run: this one has no effect, repeats its input, and gets the responses to its fetches. */
+  readonly dryRunOf?: string
   /** The calling run, whose lease must be held during writes. */
   readonly lease?: RunLease
   /** Failed attempts of a run with retries. */
@@ -75,8 +123,12 @@ export interface ExecuteReply {
   /** Format of the handler's result. */
   readonly kind: 'undefined' | 'json' | 'string' | 'hl7' | 'outcome'
   readonly body?: string
+  /** HTTP status of an error that the bot returned as an outcome. */
+  readonly httpStatus?: number
   /** Redis key of a body larger than INLINE_BYTES. */
   readonly bodyKey?: string
+  /** Number of chunks of a streamed answer, sent before; the body is not used. */
+  readonly streamed?: number
 }
 
 export const REPLY = messageKind<ExecuteReply>('reply')

@@ -9,19 +9,13 @@ import { yieldAfterPendingIo, yieldTurn } from '../core/yielding.ts'
 import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
 import { type ExecuteJob, type ExecuteReply, keys, REPLY } from './jobs.ts'
+import { PROGRESS, STREAM, StreamedAnswer, type StreamMessage } from './streams.ts'
+
+/** Undefined after the wait time, `gone` when the caller disconnected. */
+type Answered = ExecuteReply | StreamedAnswer | 'gone' | undefined
 
 export interface Waiter {
-  /** Undefined after the wait time, `gone` when the caller disconnected. */
-  readonly reply: Promise<ExecuteReply | 'gone' | undefined>
-}
-
-export interface Replies {
-  readonly channel: string
-  wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
-  /** Withdraws a job that may or may not have reached Redis, at the latest once Redis is back. */
-  abandon(job: ExecuteJob): void
-  sendAway(): void
-  close(): void
+  readonly reply: Promise<Answered>
 }
 
 interface RepliesOptions {
@@ -37,23 +31,25 @@ const GONE_MS = 500
 
 interface Waiting {
   readonly job: ExecuteJob
-  readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
+  readonly settle: (reply: Answered) => void
 }
 
 /** Subscribes to the channel; `close` ends all waits without a reply. */
 export async function openReplies(options: RepliesOptions): Promise<Replies> {
-  const replies = new ReplyChannel(options)
+  const replies = new Replies(options)
   await replies.open()
   return replies
 }
 
-class ReplyChannel implements Replies {
+export class Replies {
   readonly channel: string
-  readonly #address = randomUUID()
+  /** Address of this process for streamed answers. */
+  readonly address = randomUUID()
   readonly #options: RepliesOptions
   readonly #waiting = new Map<string, Waiting>()
+  readonly #streams = new Map<string, StreamedAnswer>()
   readonly #abandoned = new Map<string, ExecuteJob>()
-  #listening: Awaited<ReturnType<Bus['listen']>> | undefined
+  readonly #listening: Awaited<ReturnType<Bus['listen']>>[] = []
   #gaps: ReturnType<Bus['onGap']> | undefined
   readonly #onReady = () => {
     const { log } = this.#options
@@ -62,7 +58,7 @@ class ReplyChannel implements Replies {
 
   constructor(options: RepliesOptions) {
     this.#options = options
-    this.channel = options.bus.channel(REPLY, this.#address)
+    this.channel = options.bus.channel(REPLY, this.address)
   }
 
   async open(): Promise<void> {
@@ -70,15 +66,23 @@ class ReplyChannel implements Replies {
     const hear = async (reply: ExecuteReply) => {
       await yieldTurn()
       this.#waiting.get(reply.runId)?.settle(reply)
+      this.#streams.get(reply.runId)?.settle(reply)
     }
-    this.#listening = await bus.listen(REPLY, hear, this.#address)
+    this.#listening.push(
+      await bus.listen(REPLY, hear, this.address),
+      await bus.listen(STREAM, (message) => this.#hearStream(message), this.address),
+    )
     redis.on('ready', this.#onReady)
-    this.#gaps = bus.onGap(this.#onReady)
+    this.#gaps = bus.onGap(() => {
+      // A lost end would leave its caller waiting.
+      for (const stream of this.#streams.values()) stream.cut('The connection to Redis was lost')
+      this.#onReady()
+    })
   }
 
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter {
-    const { promise, resolve } = Promise.withResolvers<ExecuteReply | 'gone' | undefined>()
-    const settle = (reply: ExecuteReply | 'gone' | undefined) => {
+    const { promise, resolve } = Promise.withResolvers<Answered>()
+    const settle = (reply: Answered) => {
       clearTimeout(timer)
       signal?.removeEventListener('abort', onAbort)
       this.#waiting.delete(job.runId)
@@ -93,6 +97,7 @@ class ReplyChannel implements Replies {
     return { reply: promise }
   }
 
+  /** Withdraws a job that may or may not have reached Redis, at the latest once Redis is back. */
   abandon(job: ExecuteJob): void {
     this.#abandoned.set(job.runId, job)
     this.#waiting.get(job.runId)?.settle(undefined)
@@ -107,8 +112,31 @@ class ReplyChannel implements Replies {
   close(): void {
     this.#options.redis.off('ready', this.#onReady)
     this.#gaps?.close()
-    this.#listening?.close().catch(() => undefined)
+    for (const listening of this.#listening) listening.close().catch(() => undefined)
+    for (const stream of this.#streams.values()) stream.cut('The process ends')
     this.sendAway()
+  }
+
+  /** The first message of a stream is the answer of its waiter; without one the run learns that its caller has gone. */
+  #hearStream(message: StreamMessage): void {
+    const { runId } = message
+    const known = this.#streams.get(runId)
+    if (known !== undefined || message.kind !== 'start') {
+      known?.hear(message)
+      return
+    }
+    const { bus, log } = this.#options
+    const { worker, head } = message
+    const waiting = this.#waiting.get(runId)
+    if (waiting === undefined) {
+      const gone = bus.publish(PROGRESS, { runId, taken: 0, isGone: true }, worker)
+      gone.catch((cause: unknown) => log.debug({ runId, cause }, 'A streamed answer has no caller'))
+      return
+    }
+    const onOver = () => void this.#streams.delete(runId)
+    const stream = new StreamedAnswer({ runId, worker, head, bus, log, onOver })
+    this.#streams.set(runId, stream)
+    waiting.settle(stream)
   }
 
   async #recover(): Promise<void> {

@@ -32,30 +32,12 @@ redis.call('UNLINK', KEYS[4])
 if ARGV[5] ~= '' then redis.call('SET', KEYS[5], ARGV[5], 'PX', ARGV[6], 'NX') end
 return redis.call('GET', KEYS[3])`)
 
-export interface Runs {
-  readonly presence: Presence
-  /** Errors: the key has expired. */
-  input(job: ExecuteJob): Promise<string | undefined>
-  /** Records that an attempt is about to write. False when another attempt recorded first: this one must not write. */
-  markWrite(job: ExecuteJob, attempt: string): Promise<boolean>
-  hasWritten(runId: string): Promise<boolean>
-  /** True when the caller got a status URL. */
-  isLate(runId: string): Promise<boolean>
-  /** For BullMQ: keeps the order of run and job commands, and sends them together. */
-  readonly connection: Redis
-  /** Sends the reply before later commands on `connection`. `attempt` bars all other attempts from writing. */
-  finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<Finished>
-  wasCancelled(runId: string): boolean
-  onCancel(listener: (runId: string) => void): void
-  close(): Promise<void>
-}
-
 export interface RunEnd {
   readonly ranMs: number
   readonly attempt?: string | undefined
 }
 
-export interface Finished {
+interface Finished {
   /** True when the result goes to an AsyncJob. */
   readonly isLate: Promise<boolean>
   /** True when the caller has got, or may soon get, a status URL. */
@@ -66,12 +48,13 @@ export interface Finished {
 export async function openRuns(config: Config, bus: Bus, log: Logger): Promise<Runs> {
   const connection = openRedis(config, 'worker', log)
   await untilReady(connection, log)
-  const runs = new WorkerRuns(config, connection, await openPresence(connection, log))
+  const runs = new Runs(config, connection, await openPresence(connection, log))
   await runs.open(bus)
   return runs
 }
 
-class WorkerRuns implements Runs {
+export class Runs {
+  /** For BullMQ: keeps the order of run and job commands, and sends them together. */
   readonly connection: Redis
   readonly presence: Presence
   readonly #config: Config
@@ -88,6 +71,7 @@ class WorkerRuns implements Runs {
     await bus.listen(CANCEL, (runId) => this.#cancel(runId))
   }
 
+  /** Errors: the key has expired. */
   async input(job: ExecuteJob): Promise<string | undefined> {
     if (job.inputKey === undefined) return job.input
     const text = await this.connection.get(job.inputKey)
@@ -95,6 +79,7 @@ class WorkerRuns implements Runs {
     return text
   }
 
+  /** Records that an attempt is about to write. False when another attempt recorded first: this one must not write. */
   async markWrite({ runId, deadline }: ExecuteJob, attempt: string): Promise<boolean> {
     const names = [keys.journal(runId)]
     const writer = await runScript(this.connection, MARK, names, [attempt, this.#keepMs(deadline)])
@@ -110,10 +95,12 @@ class WorkerRuns implements Runs {
     return Math.max(deadline - this.presence.now(), 0) + this.#config.botTimeoutMaxMs + REPLY_TTL_MS
   }
 
+  /** True when the caller got a status URL. */
   async isLate(runId: string): Promise<boolean> {
     return (await this.connection.exists(keys.late(runId))) === 1
   }
 
+  /** Sends the reply before later commands on `connection`. `attempt` bars all other attempts from writing. */
   async finish(
     job: ExecuteJob,
     reply: ExecuteReply,
@@ -137,7 +124,7 @@ class WorkerRuns implements Runs {
     const sent = runScript(this.connection, REPLY, names, values)
     // A caller past its wait time got a status URL, even if Redis has lost the mark.
     const isOver = this.presence.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
-    const isSentAway = job.asynchronous === true || isOver
+    const isSentAway = job.asynchronous === true || (isOver && reply.streamed === undefined)
     return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
   }
 

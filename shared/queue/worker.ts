@@ -28,10 +28,12 @@ interface RunWorkerOptions {
   readonly concurrency: number
   /** Maximum number of additional waiting jobs. */
   readonly mostWaiting: number
-  /** Call `rest` when the job starts and stops waiting on I/O. */
-  process(taken: TakenJob, rest: (isResting: boolean) => void): Promise<JobEnd>
-  /** Gives up a job that lost its worker twice (`isPoison`) or whose `process` failed. */
-  giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
+  readonly runner: {
+    /** Calls `rest` when the job starts and stops waiting on I/O. */
+    process(taken: TakenJob, rest: (isResting: boolean) => void): Promise<JobEnd>
+    /** Gives up a job that lost its worker twice (`isPoison`) or whose `process` failed. */
+    giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
+  }
 }
 
 export interface RunWorker {
@@ -51,11 +53,11 @@ const COMMON = {
 const TOGETHER_MS = 2
 
 export async function startRunWorker(options: RunWorkerOptions): Promise<RunWorker> {
-  const { queue, connection, log, concurrency, mostWaiting, giveUp } = options
+  const { queue, connection, log, concurrency, mostWaiting, runner } = options
   const places = createPlaces(concurrency, mostWaiting)
   const worker = new Worker<ExecuteJob, null>(
     queue,
-    (job, token) => process(options, job, token, places),
+    (job, token) => process(runner, job, token, places),
     { ...COMMON, ...LOCKS, connection, concurrency },
   )
   places.serve(worker)
@@ -65,7 +67,7 @@ export async function startRunWorker(options: RunWorkerOptions): Promise<RunWork
   worker.on('failed', (job, error) => {
     if (job === undefined) return
     log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
-    giveUp(job.data, error instanceof UnrecoverableError).catch((cause: unknown) => {
+    runner.giveUp(job.data, error instanceof UnrecoverableError).catch((cause: unknown) => {
       log.error({ runId: job.id, cause }, 'A failed run could not be answered')
     })
   })
@@ -79,7 +81,7 @@ export async function startRunWorker(options: RunWorkerOptions): Promise<RunWork
 }
 
 async function process(
-  { process }: RunWorkerOptions,
+  runner: RunWorkerOptions['runner'],
   job: Job<ExecuteJob, null>,
   token: string | undefined,
   places: Places,
@@ -88,7 +90,7 @@ async function process(
   const number = job.stalledCounter + failures + 1
   const place = places.take()
   const taken = { job: job.data, number, isRepeat: job.attemptsStarted > 1 }
-  const end = await process(taken, place.rest).finally(place.free)
+  const end = await runner.process(taken, place.rest).finally(place.free)
   if (end.kind === 'done') return null
   if (end.kind === 'again') await job.updateData({ ...job.data, failures: failures + 1 })
   // BullMQ recognizes moved jobs by these errors.
@@ -144,31 +146,4 @@ function createPlaces(concurrency: number, mostWaiting: number): Places {
       clearTimeout(raising)
     },
   }
-}
-
-const WAKES_AT_ONCE = 2
-
-interface WakeWorkerOptions {
-  readonly queue: string
-  readonly connection: Redis
-  readonly log: Logger
-  /** PostgreSQL holds the work; its upkeep recovers lost jobs. */
-  process(id: string): Promise<void>
-}
-
-/** Takes jobs that only wake the worker. */
-export async function startWakeWorker(options: WakeWorkerOptions): Promise<RunWorker> {
-  const { queue, connection, log } = options
-  const worker = new Worker(queue, ({ id = '' }: Job) => options.process(id), {
-    ...COMMON,
-    connection,
-    concurrency: WAKES_AT_ONCE,
-    maxStalledCount: 0,
-  })
-  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
-  worker.on('failed', (job, cause) => {
-    log.error({ queue, jobId: job?.id, cause }, 'A job failed')
-  })
-  await worker.waitUntilReady()
-  return { close: () => worker.close() }
 }

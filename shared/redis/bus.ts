@@ -21,8 +21,8 @@ export function messageKind<Message>(name: string): MessageKind<Message> {
 type Address = string | undefined
 
 export interface Bus {
-  /** Resolves when Redis has accepted the message. Errors: those of Redis. */
-  publish<Message>(kind: MessageKind<Message>, message: Message, address?: Address): Promise<void>
+  /** Resolves with the number of listening processes. Errors: those of Redis. */
+  publish<Message>(kind: MessageKind<Message>, message: Message, address?: Address): Promise<number>
   /** Resolves when subscribed; waits for Redis. `close` ends the subscription. */
   listen<Message>(
     kind: MessageKind<Message>,
@@ -73,7 +73,7 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
 
   return {
     async publish(kind, message, address) {
-      await publisher.publish(channel(kind, address), JSON.stringify(message))
+      return await publisher.publish(channel(kind, address), JSON.stringify(message))
     },
     async listen(kind, hear, address) {
       const name = channel(kind, address)

@@ -92,10 +92,11 @@ export async function redisConfigError(redis: Redis): Promise<string | undefined
 export async function untilReady(redis: Redis, log: Logger): Promise<void> {
   if (redis.status === 'ready') return
   const started = Date.now()
+  let reason: string | undefined
   await new Promise<void>((resolve, reject) => {
     const timer = setInterval(() => {
       if (Date.now() - started < timings.startMs) {
-        log.warn('Waiting for Redis')
+        log.warn({ reason }, 'Waiting for Redis')
         return
       }
       fail('Redis does not answer')
@@ -108,9 +109,10 @@ export async function untilReady(redis: Redis, log: Logger): Promise<void> {
     const fail = (what: string) => {
       settle()
       redis.disconnect()
-      reject(new Error(`${what}; look at REDIS_URL`))
+      reject(new Error(`${what}; check REDIS_URL`))
     }
     const onError = ({ message }: Error) => {
+      reason = message
       if (REFUSAL.test(message)) fail(`Redis refuses the connection: ${message.replace(/\.$/, '')}`)
     }
     const onReady = () => {

@@ -5,7 +5,7 @@ import type { Redis } from './redis.ts'
 /** Prefix of every key and channel. */
 export const PREFIX = 'botica'
 
-export interface Script {
+interface Script {
   readonly text: string
   readonly sha: string
 }

@@ -1,6 +1,11 @@
 /** AuditEvents of administrative writes (changed fields without values) and of refusals. */
 
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+  systemPrincipal,
+} from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { HttpError } from '../core/errors.ts'
 import { isSameJson } from '../fhir/json.ts'
@@ -31,7 +36,7 @@ export async function recordChange(
   const { profile, profileDisplay } = caller
   const detail = fields.map((path) => ({ type: 'changed', valueString: path }))
   await repository.create(
-    { ...systemPrincipal(project), profile, profileDisplay },
+    servicePrincipal(project, { profile, profileDisplay }),
     restEvent(caller, project, interaction, {
       what: { reference: target },
       ...(detail.length > 0 ? { detail } : {}),
@@ -41,7 +46,7 @@ export async function recordChange(
 
 /** Builds the event of a successful REST interaction. https://hl7.org/fhir/R4/valueset-audit-event-sub-type.html */
 export function restEvent(
-  caller: Principal,
+  caller: Pick<Principal, 'profile' | 'membershipId'>,
   project: ProjectContext,
   interaction: Interaction,
   entity: object,
@@ -82,7 +87,10 @@ export function givenFields(resource: Resource): readonly string[] {
   return changedFields({}, resource)
 }
 
-type RefusedRequest = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'traceId'>
+type RefusedRequest = Pick<
+  FhirRequest,
+  'method' | 'path' | 'requestId' | 'traceId' | 'isRolledBack'
+>
 
 /** Repeated refusals of a caller are logged, but not stored. */
 const QUIET_MS = 60_000
@@ -96,7 +104,7 @@ export function auditRefusal(
   asked: RefusedRequest,
   error: unknown,
 ): void {
-  if (!(error instanceof HttpError) || error.status !== 403) return
+  if (!(error instanceof HttpError) || error.status !== 403 || asked.isRolledBack === true) return
   if (typeof error.cause !== 'string') return
   const { log, repository } = services
   const { project, membershipId } = principal

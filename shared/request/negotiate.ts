@@ -1,6 +1,8 @@
 /** Content negotiation: Accept, `_format`, `_pretty`, Prefer, content types. */
 
 import { isUtf8 } from 'node:buffer'
+import type { IncomingHttpHeaders } from 'node:http'
+import Negotiator from 'negotiator'
 import {
   badRequest,
   notAcceptable,
@@ -8,6 +10,7 @@ import {
   tooCostly,
   unsupportedMediaType,
 } from '../core/errors.ts'
+import { singleValue } from '../core/query.ts'
 import { parseBody } from '../fhir/json.ts'
 import { FHIR_JSON } from './reply.ts'
 import type { FhirRequest, Preferences, Returned, Route } from './request.ts'
@@ -17,8 +20,8 @@ export function readPreferences(request: FhirRequest): Preferences {
   const { headers, query } = request
   const prefer = readPrefer(headers.prefer)
   return {
-    contentType: contentTypeFor(headers.accept, query.get('_format')),
-    pretty: wantsPretty(request),
+    contentType: contentTypeFor(headers.accept, singleValue(query, '_format')),
+    pretty: readPretty(query),
     returned: prefer.returned ?? 'representation',
     applied: appliedTo(request, prefer.applied).join(', '),
     handling: prefer.handling,
@@ -32,39 +35,73 @@ function appliedTo({ method }: FhirRequest, wanted: readonly string[]): readonly
   return method === 'GET' ? wanted.filter((name) => !name.startsWith('return=')) : wanted
 }
 
+/** Errors: 400 unless true or false. */
+function readPretty(query: URLSearchParams): boolean {
+  const value = singleValue(query, '_pretty') ?? 'false'
+  if (value === 'true' || value === 'false') return value === 'true'
+  throw badRequest('_pretty must be true or false', '_pretty')
+}
+
 export function wantsPretty({ query }: FhirRequest): boolean {
   return query.get('_pretty') === 'true'
 }
 
-/** True when gzip is accepted: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3 */
+/**
+ * Returns the media ranges of Accept without parameters and those of quality 0, best first; any range without a header.
+ * https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
+ */
+export function acceptedRanges(accept: string | undefined): readonly string[] {
+  return negotiator({ accept })
+    .mediaTypes()
+    .map((range) => range.toLowerCase())
+}
+
+/** True when Accept names one of these types, or a wildcard in it includes the first. */
+export function acceptsType(accept: string | undefined, types: readonly [string, ...string[]]) {
+  const isIncluded = negotiator({ accept }).mediaType([types[0]]) !== undefined
+  return isIncluded || acceptedRanges(accept).some((range) => types.includes(range))
+}
+
+/** True when gzip is accepted, and Accept-Encoding present. */
 export function takesGzip(header: string | undefined): boolean {
-  const found = (header ?? '').split(',').map((item) => {
-    const [name = '', ...parameters] = item.split(';').map((text) => text.trim().toLowerCase())
-    return { name, isRefused: parameters.some((text) => /^q=0(\.0*)?$/.test(text)) }
-  })
-  const named = found.find(({ name }) => name === 'gzip') ?? found.find(({ name }) => name === '*')
-  return named !== undefined && !named.isRefused
+  return negotiator({ 'accept-encoding': header }).encoding(['gzip']) !== undefined
+}
+
+/** Returns the languages of an Accept-Language header, best first; `*` among them. */
+export function acceptedLanguages(header: string): readonly string[] {
+  return negotiator({ 'accept-language': header }).languages()
+}
+
+function negotiator(headers: IncomingHttpHeaders): Negotiator {
+  return new Negotiator({ headers })
 }
 
 const FORMATS = new Set(['json', 'application/json', 'application/fhir+json'])
 const JSON_TYPES = new Set(['application/json', 'application/fhir+json', 'text/json'])
 
-function contentTypeFor(accept: string | undefined, format: string | null): string {
-  if (format !== null) {
+function contentTypeFor(accept: string | undefined, format: string | undefined): string {
+  if (format !== undefined) {
     // An unencoded plus sign arrives as a space.
-    if (!FORMATS.has(format.replace(' ', '+'))) throw notAcceptable('Unsupported _format')
+    if (!FORMATS.has(format.replace(' ', '+')))
+      throw notAcceptable('Unsupported _format; use json', '_format')
     return FHIR_JSON
   }
   if (accept === undefined || accept.trim() === '') return FHIR_JSON
-  const ranges = accept
-    .split(',')
-    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/i.test(range))
-    .map((range) => (range.split(';')[0] ?? '').trim().toLowerCase())
+  const served = accept.split(',').filter((range) => !isOfOtherVersion(range))
+  if (served.length === 0) throw notAcceptable('Only FHIR 4.0 is available')
+  const ranges = acceptedRanges(served.join(','))
   if (ranges.length > 0 && ranges.every((range) => range === 'application/json')) {
     return 'application/json; charset=utf-8'
   }
   if (ranges.some(isJsonRange)) return FHIR_JSON
   throw notAcceptable('Only JSON is available: application/fhir+json')
+}
+
+const OTHER_VERSION = /;\s*fhirVersion\s*=(?!\s*"?4\.0(?:\.\d+)?"?\s*(?:;|$))/i
+
+/** True for a media type of another version of FHIR. https://hl7.org/fhir/R4/http.html#version-parameter */
+function isOfOtherVersion(type: string): boolean {
+  return OTHER_VERSION.test(type)
 }
 
 function isJsonRange(range: string): boolean {
@@ -123,19 +160,22 @@ export function readJson(request: FhirRequest): unknown {
   return parseBody(request.body ?? '')
 }
 
+/** True for the type of a JSON Patch, of JSON, and without a type. */
+export function isPatchType(contentType: string | undefined): boolean {
+  const type = mediaType(contentType)
+  return type === 'application/json-patch+json' || JSON_TYPES.has(type) || type === ''
+}
+
 /** Errors: 415, 400. */
 export function readPatchBody(request: FhirRequest): unknown {
-  requireType(
-    request,
-    (type) => type === 'application/json-patch+json' || JSON_TYPES.has(type) || type === '',
-  )
+  requireType(request, isPatchType)
   if (request.body === undefined || request.body.length === 0) throw badRequest('Empty patch body')
   return parseBody(request.body)
 }
 
 /** Parses the body of `_search`: a form, or a JSON object of name → string or array. Errors: 415, 400. */
 export function readForm(request: FhirRequest): URLSearchParams {
-  const type = mediaType(request)
+  const type = mediaType(request.headers['content-type'])
   const { body } = request
   if (body === undefined || body.length === 0) return new URLSearchParams()
   if (JSON_TYPES.has(type)) return jsonForm(parseBody(body))
@@ -186,14 +226,15 @@ function jsonForm(body: unknown): URLSearchParams {
   return form
 }
 
-function mediaType(request: FhirRequest): string {
-  return (request.headers['content-type']?.split(';')[0] ?? '').trim().toLowerCase()
+/** Returns the type of a Content-Type without parameters, in lower case. */
+export function mediaType(contentType: string | undefined): string {
+  return (contentType?.split(';')[0] ?? '').trim().toLowerCase()
 }
 
 function requireType(request: FhirRequest, isAllowed: (type: string) => boolean): void {
   const header = request.headers['content-type']
   if (header === undefined || header.trim() === '') return
-  if (!isAllowed(mediaType(request))) throw unsupportedMediaType()
+  if (!isAllowed(mediaType(header)) || isOfOtherVersion(header)) throw unsupportedMediaType()
   const charset = /;\s*charset="?([^";]+)"?/i.exec(header)?.[1]?.trim().toLowerCase()
   if (charset !== undefined && charset !== 'utf-8' && charset !== 'utf8') {
     throw unsupportedMediaType()
@@ -208,6 +249,8 @@ const KEPT: readonly (readonly [header: string, kinds: ReadonlySet<Route['kind']
   ],
   ['If-None-Match', new Set(['update', 'conditional-update'] as const)],
   ['If-None-Exist', new Set(['create'] as const)],
+  // FHIR locks by version; a time that is ignored would lose an update.
+  ['If-Unmodified-Since', new Set<never>()],
 ]
 
 /** `pathOf` locates a header in a bundle. Errors: 400 for a condition that a change does not support. */

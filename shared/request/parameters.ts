@@ -1,39 +1,27 @@
 /** Operation input, parsed by the operation's definitions. https://hl7.org/fhir/R4/operations.html#request */
-import { badRequest, type HttpError, notSupported } from '../core/errors.ts'
+import { badRequest, badStructure, type HttpError, notSupported } from '../core/errors.ts'
 import { isResourceType, operationParameters } from '../fhir/definitions.ts'
 import { toNumber } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { type DateRange, parseDate } from '../fhir/values.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { readJson, readPreferences, wantsStrict } from './negotiate.ts'
 import { jsonReply } from './reply.ts'
-import type { FhirContext, FhirReply, OperationCall } from './request.ts'
+import type { FhirContext, FhirReply, InputKind, InputTexts, OperationCall } from './request.ts'
 
-/**
- * `text` is any primitive with a JSON string; `reference` also accepts a Reference, `token` a search token, Coding or
- * CodeableConcept. `refused` is in the standard but unsupported here.
- */
-type Kind =
-  | 'text'
-  | 'reference'
-  | 'token'
-  | 'whole'
-  | 'flag'
-  | 'object'
-  | 'resource'
-  | 'part'
-  | 'refused'
-
-export interface ParameterDefinition {
+interface ParameterDefinition {
   readonly name: string
-  readonly kind: Kind
-  readonly many?: true
-  readonly parts?: readonly ParameterDefinition[]
+  readonly kind: InputKind
+  readonly isList: boolean
+  readonly parts: readonly ParameterDefinition[]
 }
 
 export interface Inputs {
   text(name: string): string | undefined
   whole(name: string): number | undefined
   flag(name: string): boolean | undefined
+  /** The begin or the end of a date or time, given as text. Errors: 400. */
+  time(name: string, end: 'low' | 'high'): Date | undefined
   object(name: string): Readonly<Record<string, unknown>> | undefined
   resource(name: string): Resource | undefined
   texts(name: string): readonly string[]
@@ -51,6 +39,10 @@ function createInputs(values: Values): Inputs {
     text: (name) => all<string>(name)[0],
     whole: (name) => all<number>(name)[0],
     flag: (name) => all<boolean>(name)[0],
+    time(name, end) {
+      const period = readPeriod(all<string>(name)[0], name)
+      return period && new Date(period[end])
+    },
     object: (name) => all<Readonly<Record<string, unknown>>>(name)[0],
     resource: (name) => all<Resource>(name)[0],
     texts: all,
@@ -58,10 +50,18 @@ function createInputs(values: Values): Inputs {
     parts: all,
     required(name) {
       const [value] = all<string>(name)
-      if (value === undefined) throw badRequest(`Missing required parameter "${name}"`)
+      if (value === undefined) throw badRequest(`Missing required parameter "${name}"`, name)
       return value
     },
   }
+}
+
+/** Undefined without text. Errors: 400. */
+export function readPeriod(text: string | null | undefined, name: string): DateRange | undefined {
+  if (text === null || text === undefined) return undefined
+  const period = parseDate(text)
+  if (period === undefined) throw badRequest(`${name} must be a date or a time`, name)
+  return period
 }
 
 type Called = Pick<OperationCall, 'operation' | 'type' | 'request'>
@@ -75,55 +75,76 @@ const OF_ANSWERS = new Set(['_format', '_pretty'])
 
 /**
  * Ignores unknown names unless `Prefer: handling=strict`. Errors: 400 for values of another kind and for standard
- * parameters missing from `own`; 415.
+ * parameters that the operation does not declare; 415.
  */
-export function readInputs(call: Called, own: readonly ParameterDefinition[]): Inputs {
+export function readInputs(call: Called): Inputs {
+  return read(call, wantsStrict(call.request.headers.prefer))
+}
+
+/** Rejects unknown names, too: for changes that a misspelt name would make to more than was meant. */
+export function readKnownInputs(call: Called): Inputs {
+  return read(call, true)
+}
+
+function read(call: Called, isStrict: boolean): Inputs {
   const { request } = call
-  const definitions = withRefused(own, operationParameters(standardName(call)))
-  const taken = { definitions, isStrict: wantsStrict(request.headers.prefer) }
+  const definitions = inputDefinitions(call)
+  const taken = { definitions, isStrict }
   const values = fromQuery(request.query, taken)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
     return createInputs(values)
   }
   const body = readJson(request)
   if (isObject(body) && body.resourceType === undefined) {
-    return createInputs(new Map([...values, ...fromObject(body, taken, '')]))
+    return createInputs(joined(values, fromObject(body, taken, '')))
   }
   if (!isResource(body)) throw badRequest('Expected a Parameters resource or a JSON object')
   if (body.resourceType === 'Parameters') {
+    requireMembers(body)
     const given = fromParameters(body.parameter, taken, 'Parameters.parameter')
-    return createInputs(new Map([...values, ...given]))
+    return createInputs(joined(values, given))
   }
   const [taker, second] = definitions.filter(({ kind }) => kind === 'resource')
   if (taker === undefined || second !== undefined) {
     throw badRequest(`Expected a Parameters resource, but found ${body.resourceType.slice(0, 64)}`)
   }
-  return createInputs(new Map([...values, [taker.name, [body]]]))
+  return createInputs(joined(values, new Map([[taker.name, [body]]])))
 }
 
-/** Returns the operation's name in the standard, with its type. */
-function standardName({ operation, type }: Called): string {
-  const { name, standard } = operation
-  return `${standard === 'type' ? type : standard}/${name}`
+/** Errors: 400 for a parameter in the query and in the body, of which one would be ignored. */
+function joined(query: Values, body: Values): Values {
+  for (const name of body.keys()) {
+    if (query.has(name)) throw badRequest(`"${name}" is in the query and in the body`, name)
+  }
+  return new Map([...query, ...body])
 }
 
-/** Adds a `refused` definition for each missing standard name, including parts. */
-function withRefused(
-  own: readonly ParameterDefinition[],
-  names: readonly string[],
-): readonly ParameterDefinition[] {
-  if (names.length === 0) return own
-  const known = own.map((definition): ParameterDefinition => {
-    const { name, kind, parts = [] } = definition
-    const below = names.filter((path) => path.startsWith(`${name}.`))
-    if (kind !== 'part' || below.length === 0) return definition
-    const inside = below.map((path) => path.slice(name.length + 1))
-    return { ...definition, parts: withRefused(parts, inside) }
+const MEMBERS = new Set(['resourceType', 'id', 'meta', 'implicitRules', 'language', 'parameter'])
+
+/** Errors: 400 for a member that Parameters do not have, such as a misspelt `parameter`. */
+export function requireMembers(body: Readonly<Record<string, unknown>>): void {
+  const unknown = Object.keys(body).find((name) => !MEMBERS.has(name.replace(/^_/, '')))
+  if (unknown === undefined) return
+  const name = unknown.slice(0, 64)
+  throw badStructure(`Invalid additional property "${name}"`, `Parameters.${name}`)
+}
+
+/** Includes the parameters of the standard that the operation does not declare, as `refused`. */
+function inputDefinitions({ operation, type }: Called): readonly ParameterDefinition[] {
+  const { name, standard, inputs } = operation
+  const all = operationParameters(`${standard === 'type' ? type : standard}/${name}`)
+  const refused = all.map((path) => [path, 'refused*: '] as const)
+  return parseInputs({ ...Object.fromEntries(refused), ...inputs })
+}
+
+function parseInputs(inputs: InputTexts, prefix = ''): readonly ParameterDefinition[] {
+  return Object.entries(inputs).flatMap(([path, text]) => {
+    const name = path.slice(prefix.length)
+    if (!path.startsWith(prefix) || name.includes('.')) return []
+    const [, kind, many] = /^(\w+)!?(\*?): /.exec(text) ?? []
+    const parts = kind === 'part' ? parseInputs(inputs, `${path}.`) : []
+    return { name, kind: kind as InputKind, isList: many === '*', parts }
   })
-  const missing = names.filter(
-    (path) => !path.includes('.') && !own.some(({ name }) => name === path),
-  )
-  return [...known, ...missing.map((name) => ({ name, kind: 'refused', many: true }) as const)]
 }
 
 function refuseUnknown({ isStrict }: Taken, name: string, path: string): void {
@@ -150,22 +171,23 @@ function fromQuery(query: URLSearchParams, taken: Taken): Map<string, readonly u
   return values
 }
 
-function fromText(kind: Kind, text: string, name: string): unknown {
+function fromText(kind: InputKind, text: string, name: string): unknown {
   switch (kind) {
     case 'text':
     case 'reference':
     case 'token':
+      if (text.includes('\0')) throw badRequest('Null bytes are not allowed', name)
       return text
     case 'whole':
       if (/^-?\d{1,9}$/.test(text)) return Number(text)
-      throw badRequest(`"${name}" must be a whole number`)
+      throw badRequest(`"${name}" must be a whole number`, name)
     case 'flag':
       if (text === 'true' || text === 'false') return text === 'true'
-      throw badRequest(`"${name}" must be true or false`)
+      throw badRequest(`"${name}" must be true or false`, name)
     case 'refused':
       throw notOffered(name, name)
     default:
-      throw badRequest(`"${name}" is no primitive and must be sent by POST`)
+      throw badRequest(`"${name}" is not a primitive and must be sent by POST`, name)
   }
 }
 
@@ -191,12 +213,23 @@ function fromParameters(
       refuseUnknown(taken, item.name, place)
       continue
     }
+    requireOneValue(item, place)
     const list = values.get(definition.name) ?? []
     list.push(valueIn(definition, item, taken, place))
     requireOne(definition, list.length, place)
     values.set(definition.name, list)
   }
   return values
+}
+
+const NO_VALUES = new Set(['name', 'id', 'extension'])
+
+/** Errors: 400 for a parameter with several values, of which only one would be used. */
+function requireOneValue(item: Readonly<Record<string, unknown>>, path: string): void {
+  const values = Object.keys(item).filter((name) => !NO_VALUES.has(name) && !name.startsWith('_'))
+  if (values.length < 2) return
+  const names = values.map((name) => name.slice(0, 64)).join(', ')
+  throw badRequest(`A parameter has one value, not ${names}`, path)
 }
 
 function fromObject(
@@ -225,7 +258,7 @@ function fromObject(
 }
 
 function plainValue(
-  { name, kind, parts = [] }: ParameterDefinition,
+  { name, kind, parts }: ParameterDefinition,
   value: unknown,
   { isStrict }: Taken,
   path: string,
@@ -239,12 +272,12 @@ function plainValue(
   return valueOfKind(name, kind, value, path)
 }
 
-function requireOne({ name, many }: ParameterDefinition, count: number, path: string): void {
-  if (!many && count > 1) throw badRequest(`"${name}" may be given once`, path)
+function requireOne({ name, isList }: ParameterDefinition, count: number, path: string): void {
+  if (!isList && count > 1) throw badRequest(`"${name}" may be given once`, path)
 }
 
 function valueIn(
-  { name, kind, parts = [] }: ParameterDefinition,
+  { name, kind, parts }: ParameterDefinition,
   item: Readonly<Record<string, unknown>>,
   { isStrict }: Taken,
   path: string,
@@ -266,7 +299,7 @@ function resourceIn(name: string, value: unknown, path: string): Resource {
 
 function valueOfKind(
   name: string,
-  kind: Exclude<Kind, 'part' | 'resource'>,
+  kind: Exclude<InputKind, 'part' | 'resource'>,
   value: unknown,
   path: string,
 ): unknown {
@@ -312,18 +345,26 @@ export function tokenText(name: string, value: unknown, path: string): string {
   throw badRequest(`"${name}" must have a code`, path)
 }
 
-/** `[name, value member, value]`; undefined values are left out. */
-export type Output = readonly [name: string, member: string, value: unknown]
+/** `[name, value member, value]`; undefined, null and empty strings are left out. */
+export type Output =
+  | readonly [name: string, member: 'part', parts: readonly Output[]]
+  | readonly [name: string, member: `value${string}` | 'resource', value: unknown]
 
 export function parametersReply(outputs: readonly Output[]): FhirReply {
-  const all = outputs.flatMap(parameter)
-  // FHIR forbids empty arrays and objects: https://hl7.org/fhir/R4/json.html
-  const body = all.length === 0 ? {} : { parameter: all }
-  return jsonReply(200, { resourceType: 'Parameters', ...body })
+  return jsonReply(200, parametersResource(outputs))
 }
 
-export function parameter([name, member, value]: Output): object[] {
-  return value === undefined ? [] : [{ name, [member]: value }]
+export function parametersResource(outputs: readonly Output[]): Resource {
+  const parameter = toParameters(outputs)
+  // FHIR forbids empty arrays, objects and strings: https://hl7.org/fhir/R4/json.html
+  return { resourceType: 'Parameters', ...(parameter.length === 0 ? {} : { parameter }) }
+}
+
+export function toParameters(outputs: readonly Output[]): readonly object[] {
+  return outputs.flatMap(([name, member, value]) => {
+    if (member === 'part') return { name, part: toParameters(value) }
+    return (value ?? '') === '' ? [] : { name, [member]: value }
+  })
 }
 
 /** Converts the call of an operation that returns resources. Errors: 406. */

@@ -93,13 +93,3 @@ function refusal(spent: RateLimitState, limit: number) {
   const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
   return tooManyRequests(retryAfterSeconds(spent.resetMs), diagnostics, rateLimitHeader(spent))
 }
-
-/** Depth of nested bot calls; bots cannot set it, because the worker overwrites it. */
-export const DEPTH_HEADER = 'x-bot-depth'
-export const MAX_DEPTH = 10
-
-/** Returns 0 for a request that no bot has made. */
-export function botCallDepth({ headers }: Pick<FhirRequest, 'headers'>): number {
-  const depth = Number(headers[DEPTH_HEADER] ?? 0)
-  return Number.isInteger(depth) && depth > 0 ? depth : 0
-}

@@ -1,4 +1,6 @@
-/** Replies, and the ETags and If-* headers of versions. */
+/** Replies, the text of a version in them, and the ETags and If-* headers of versions. */
+import { issuerUrl } from '../access/credentials/tokens.ts'
+import type { Principal } from '../access/principal.ts'
 import {
   badRequest,
   type HttpError,
@@ -6,8 +8,10 @@ import {
   preconditionFailed,
 } from '../core/errors.ts'
 import { parseJson } from '../fhir/json.ts'
-import type { Version, WriteOptions } from '../store/rows/version.ts'
-import type { FhirReply, FhirRequest } from './request.ts'
+import { present } from '../store/rows/rows.ts'
+import { platformMeta, type Version, type WriteOptions } from '../store/rows/version.ts'
+import { type Addressed, serviceUrl } from './project-scope.ts'
+import type { FhirContext, FhirReply, FhirRequest } from './request.ts'
 import type { Services } from './services.ts'
 
 export const FHIR_JSON = 'application/fhir+json; charset=utf-8'
@@ -66,7 +70,7 @@ export function failureReply(error: HttpError): FhirReply {
   return jsonReply(error.status, error.outcome, error.headers)
 }
 
-const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
+const TRACING_EXTENSION = 'https://medplum.com/fhir/StructureDefinition/tracing'
 const OUTCOME_START = '{"resourceType":"OperationOutcome"'
 
 /** Adds the request's ids to an outcome created by this server. */
@@ -80,21 +84,32 @@ export function withTracing(
   return { ...reply, body: `${body.slice(0, -1)},"extension":[${extension}]}` }
 }
 
-export function tracingExtension({
-  requestId,
-  traceId,
-}: Pick<FhirRequest, 'requestId' | 'traceId'>) {
-  return {
-    url: TRACING,
-    extension: [
-      { url: 'requestId', valueId: requestId },
-      { url: 'traceId', valueId: traceId },
-    ],
-  }
+/** Unknown ids are left out. */
+export function tracingExtension({ requestId, traceId }: Partial<TracingIds>) {
+  const ids = [
+    { url: 'requestId', valueId: requestId },
+    { url: 'traceId', valueId: traceId },
+  ]
+  return { url: TRACING_EXTENSION, extension: ids.filter(({ valueId }) => valueId !== undefined) }
 }
 
-export function absoluteUrl(services: Services, path: string): string {
-  return `${services.config.baseUrl}fhir/R4/${path}`
+type TracingIds = Pick<FhirRequest, 'requestId' | 'traceId'>
+
+/** Returns the address of a path below `fhir/R4/`, under the Project of the called address. */
+export function absoluteUrl(services: Addressed, path: string): string {
+  return `${serviceUrl(services)}fhir/R4/${path}`
+}
+
+/** Returns the prefix of the absolute addresses of a Project's resources. */
+export function fhirBases({ config }: Addressed, projectId: string): readonly string[] {
+  const { baseUrl } = config
+  return [baseUrl, issuerUrl(baseUrl, projectId)].map((url) => `${url}fhir/R4/`)
+}
+
+/** Returns the text after its base, otherwise the text. */
+export function withoutBase(bases: readonly string[], text: string): string {
+  const base = bases.find((one) => text.startsWith(one))
+  return base === undefined ? text : text.slice(base.length)
 }
 
 export function formatEtag(version: { readonly ver: number }): string {
@@ -155,4 +170,28 @@ function parseEtags(header: string): number[] {
     const digits = /^(?:W\/)?"?(\d{1,9})"?$/.exec(item.trim())?.[1]
     return digits === undefined ? [] : [Number(digits)]
   })
+}
+
+/** Returns the JSON text of a Binary for this caller: signed URL, no `data`. */
+export function signBinary(
+  { signedUrls }: Services,
+  { membershipId }: Principal,
+  version: Version,
+  text: string,
+): string {
+  const { data: _data, url: _url, ...shown } = parseJson(text) as Record<string, unknown>
+  const { project = '' } = platformMeta(version)
+  const url = signedUrls.sign({ project, id: version.id, ver: version.ver, membershipId })
+  return JSON.stringify({ ...shown, url })
+}
+
+export function versionText(context: FhirContext, version: Version): string {
+  const { services, principal, preferences } = context
+  const text = present(version, principal, preferences.extended)
+  return version.type === 'Binary' ? signBinary(services, principal, version, text) : text
+}
+
+/** False when there is nothing to sign. A substring search, much faster than a pattern that starts with a quote. */
+export function namesBinary(text: string): boolean {
+  return text.includes('Binary/')
 }

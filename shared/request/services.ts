@@ -19,6 +19,8 @@ import type { Repository } from '../store/repository.ts'
 
 export interface Services {
   readonly config: Config
+  /** Id of the Project whose address was called, which links of the response keep. */
+  readonly projectScope?: string
   readonly log: Logger
   readonly database: Database
   readonly repository: Repository

@@ -9,12 +9,13 @@ import {
   forbidden,
   HttpError,
   type Issue,
+  isAbsent,
   preconditionFailed,
   tooLarge,
 } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { isObject, type Resource, targetIn } from '../fhir/resource.ts'
 import { readChunks } from '../outbound/storage/storage.ts'
 import {
   cleanFilename,
@@ -30,14 +31,13 @@ import {
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import { finishWrite } from './finish-write.ts'
-import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'
+import { acceptResource, finishWrite, mayAskBots, requireSameId } from './interaction.ts'
 import { beforeWrite, dryRunPatch } from './pre-commit.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
 export async function createBinary(context: FhirContext): Promise<FhirReply> {
   requireRight(context, 'create')
-  return create(context, await readDraft(context), undefined)
+  return writeSent(context, (draft) => create(context, draft, undefined))
 }
 
 export async function createBinaryFrom(
@@ -69,7 +69,7 @@ async function create(
 export async function updateBinary(context: FhirContext, id: string): Promise<FhirReply> {
   requireRight(context, 'update')
   await requireReachable(context, id)
-  return update(context, await readDraft(context, id), id)
+  return writeSent(context, (draft) => update(context, draft, id), id)
 }
 
 export async function updateBinaryFrom(
@@ -166,36 +166,57 @@ async function write(
   }
 }
 
+interface Sent {
+  readonly contentType: string
+  readonly upload: Upload
+  /** The whole body, where it may be a resource. */
+  readonly json?: Buffer
+}
+
 const RESOURCE_TYPE = 'application/fhir+json'
 
-/** `id` is the id that a resource in the body must have. */
-async function readDraft(context: FhirContext, id?: string): Promise<Draft> {
-  const { request, services } = context
+/** Errors: 413 for a resource above `maxBodyBytes`. */
+async function readSent({ request, services }: FhirContext): Promise<Sent> {
   const { body, headers } = request
   const upload = request.upload ?? Buffer.from(body ?? '')
   const contentType = headers['content-type']?.trim() || 'application/octet-stream'
-  if (!contentType.toLowerCase().startsWith(RESOURCE_TYPE)) {
-    return bareDraft(context, contentType, upload)
+  const mayBeResource = !request.isContent && contentType.toLowerCase().startsWith(RESOURCE_TYPE)
+  if (!mayBeResource) return { contentType, upload }
+  const { start, whole } = await readStart(upload, services.config.maxBodyBytes)
+  if (whole) return { contentType, upload: start, json: start }
+  if (isNamed(start)) throw tooLarge()
+  return { contentType, upload: joined(start, upload) }
+}
+
+function isNamed(start: Buffer): boolean {
+  return /^\s*\{\s*"resourceType"\s*:\s*"Binary"/.test(start.toString('latin1', 0, 200))
+}
+
+/** Reads and writes the body, in the thread for large JSON; a resource in it must have the given `id`, if any. */
+async function writeSent(
+  context: FhirContext,
+  write: (draft: Draft) => Promise<FhirReply>,
+  id?: string,
+): Promise<FhirReply> {
+  const { request, services } = context
+  const { contentType, upload, json } = await readSent(context)
+  const isLarge = json !== undefined && json.length > services.config.largeBodyBytes
+  if (isLarge && request.offload !== undefined) {
+    return await request.offload({ ...request, upload: json })
   }
-  const { maxBodyBytes } = services.config
-  const { start, whole } = await readStart(upload, maxBodyBytes)
-  const isNamed = /^\s*\{\s*"resourceType"\s*:\s*"Binary"/.test(start.toString('latin1', 0, 200))
-  if (!whole && isNamed) throw tooLarge()
-  const resource = whole ? readResource(start, isNamed) : undefined
-  if (resource === undefined) {
-    return bareDraft(context, contentType, whole ? start : joined(start, upload))
-  }
+  const resource = json === undefined ? undefined : readResource(json)
+  if (resource === undefined) return write(await bareDraft(context, contentType, upload))
   if (id !== undefined) requireSameId(resource.id, id)
-  return resourceDraft(context, resource)
+  return write(await resourceDraft(context, resource))
 }
 
 /** Returns undefined for other JSON or non-JSON, which is content. */
-function readResource(bytes: Buffer, isNamed: boolean): Resource | undefined {
+function readResource(bytes: Buffer): Resource | undefined {
   try {
     const body = parseBody(bytes)
     return isObject(body) && body.resourceType === 'Binary' ? (body as Resource) : undefined
   } catch (error) {
-    if (isNamed) throw error
+    if (isNamed(bytes)) throw error
     return undefined
   }
 }
@@ -263,11 +284,10 @@ function readData(data: unknown): Buffer {
 
 /** An unreadable context would hide the Binary from everyone. */
 function requireContext(securityContext: unknown): void {
-  const text = isObject(securityContext) ? securityContext.reference : undefined
-  const reference = parseReference(typeof text === 'string' ? text : undefined)
+  const reference = targetIn(securityContext)
   if (reference === undefined || !isResourceType(reference.type) || reference.type === 'Binary') {
     throw badRequest(
-      'securityContext must be a literal reference to a resource that is no Binary',
+      'securityContext must be a literal reference to a resource other than a Binary',
       'Binary.securityContext',
     )
   }
@@ -286,8 +306,4 @@ async function requireReachable({ services, principal }: FhirContext, id: string
     const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate
     if (error.status === 404 && !mayChoose) throw error
   }
-}
-
-function isAbsent(error: unknown): error is HttpError {
-  return error instanceof HttpError && (error.status === 404 || error.status === 410)
 }

@@ -6,7 +6,7 @@ import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { canonicalUrl, chosen, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireElements } from '../fhir/view.ts'
 import { readQuery, wantsStrict } from '../request/negotiate.ts'
-import { absoluteUrl } from '../request/reply.ts'
+import { fhirBases } from '../request/reply.ts'
 import type { CallerContext, FhirContext } from '../request/request.ts'
 import { referenceLiterals } from '../search/language/parameter-paths.ts'
 import { parseSearch } from '../search/language/search.ts'
@@ -60,7 +60,7 @@ export function parseCallerSearch(
 ): SearchRequest {
   return parseSearch(type, query, {
     handling,
-    fhirUrl: absoluteUrl(services, ''),
+    fhirUrls: fhirBases(services, principal.project.id),
     own: principal.project.parameters,
   })
 }

@@ -3,10 +3,10 @@
  * transactions commit with their response; other work that a crash interrupts is not repeated. Responses may contain
  * secrets, so they are sealed by the request and replayed under the same rights only.
  */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
+import { rightsDigest } from '../access/policy.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
-import { rightsDigest } from '../access/rights-digest.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../core/errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
@@ -18,7 +18,7 @@ import {
   type IdempotencyKey,
   keepReply,
   type StoredReply,
-} from '../store/write/idempotent-requests.ts'
+} from '../store/write/requests.ts'
 
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
 const KEY = /^[\x20-\x7e]{1,128}$/
@@ -125,7 +125,7 @@ function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
     }
     case 'interrupted': {
       const { status, outcome } = conflict(
-        'The request with this Idempotency-Key was interrupted: look for what it has done, then use another key',
+        'The request with this Idempotency-Key was interrupted: check its effects, then use another key',
       )
       throw new Repeated(status, outcome)
     }
@@ -141,7 +141,7 @@ function replayed(keeping: Keeping, { status, headers, body, rights }: StoredRep
   if (body === undefined) return { status, headers, body }
   if (rights !== null && rights !== keeping.rights) {
     const { status, outcome } = conflict(
-      'The request with this Idempotency-Key was answered, and what its caller may access has changed since: read what it wrote',
+      'The request with this Idempotency-Key was answered, but the access of its caller has changed since: read its results',
     )
     throw new Repeated(status, outcome)
   }
@@ -194,5 +194,5 @@ function replySealingKey({ asked }: Keeping): Buffer {
 }
 
 function digest(content: Buffer | string): Buffer {
-  return createHash('sha256').update(content).digest()
+  return hash('sha256', content, 'buffer')
 }

@@ -1,21 +1,64 @@
-/** Steps shared by several interactions: body validation and paged replies. */
+/**
+ * Steps shared by several interactions: validation of a body and its profiles, the record of a write and its reply,
+ * paged replies. https://hl7.org/fhir/R4/profiling.html#resources
+ */
 
-import { systemPrincipal } from '../access/principal.ts'
-import { badRequest, badStructure, type Issue, invalid } from '../core/errors.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+  systemPrincipal,
+} from '../access/principal.ts'
+import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
+import {
+  allOk,
+  badRequest,
+  badStructure,
+  created,
+  type Issue,
+  invalid,
+  issue,
+  outcome,
+  tooCostly,
+} from '../core/errors.ts'
 import { yieldTurn } from '../core/yielding.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
-import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import { isTypeCanonical } from '../fhir/published.ts'
+import { isObject, isResource, parseReference, type Resource, targetIn } from '../fhir/resource.ts'
+import { addMail, type Mail } from '../outbound/mails.ts'
+import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
+import { readUser } from '../projects/users.ts'
+import { changedFields, recordChange } from '../request/admin-audit.ts'
 import { createSigner, toBinaryPath } from '../request/binary/attachments.ts'
-import { absoluteUrl, piecesReply, textReply } from '../request/reply.ts'
+import {
+  absoluteUrl,
+  emptyReply,
+  fhirBases,
+  outcomeReply,
+  piecesReply,
+  textReply,
+  versionHeaders,
+  versionText,
+  withoutBase,
+} from '../request/reply.ts'
 import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
 import { find } from '../store/lookups.ts'
 import { normalId } from '../store/rows/context.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/rows/custom-parameters.ts'
+import { maskedFor, parseVersion } from '../store/rows/rows.ts'
+import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
-import { listClaims } from '../validation/profile-run.ts'
+import {
+  type CheckedResource,
+  type Claim,
+  type Claimed,
+  listClaims,
+  type Profile,
+} from '../validation/profile-run.ts'
+import { toFhirPath } from '../validation/shapes.ts'
 import { requireValid } from '../validation/validate.ts'
-import { findProfiles, withDefaultProfiles } from './profiles.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 export interface Accepted {
@@ -106,12 +149,12 @@ function withOwnMeta({ request, preferences }: FhirContext, resource: Resource):
 }
 
 /** Rewrites the server's absolute references and Binary URLs to `Type/id`, the stored form. */
-function withRelativeAddresses({ services }: FhirContext, resource: Resource): Resource {
-  const base = absoluteUrl(services, '')
+function withRelativeAddresses({ services, principal }: FhirContext, resource: Resource): Resource {
+  const bases = fhirBases(services, principal.project.id)
   return mapStrings(resource, (text, name) => {
-    if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, text)
-    if (name !== 'reference' || !text.startsWith(base)) return text
-    const relative = text.slice(base.length)
+    if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, bases, text)
+    if (name !== 'reference') return text
+    const relative = withoutBase(bases, text)
     return parseReference(relative) === undefined ? text : relative
   })
 }
@@ -126,7 +169,7 @@ export async function requireUsable(
   if (resource.resourceType !== SEARCH_PARAMETER) return
   const [first, ...others] = checkedDefinitions(resource)
   if (first === undefined) return
-  const reader = { ...systemPrincipal(principal.project), isSuperAdmin: false }
+  const reader = systemPrincipal(principal.project, 'project')
   const conditions = [
     { code: 'code', type: 'token', modifier: undefined, values: [first.code] },
     { code: 'status', type: 'token', modifier: undefined, values: ['active'] },
@@ -179,4 +222,172 @@ export async function pageReply(
     }
   }
   return piecesReply(200, bundlePieces(head, written(), preferences.pretty))
+}
+
+const MAX_PROFILES = 20
+const MAX_DISTINCT = 100
+
+/** Applies the Project's default profile to a resource without claims. */
+export function withDefaultProfiles(resource: Resource, project: ProjectContext): Resource {
+  const profile = project.defaultProfiles?.get(resource.resourceType)
+  if (profile === undefined || resource.meta?.profile !== undefined) return resource
+  return { ...resource, meta: { ...resource.meta, profile } }
+}
+
+interface UnknownProfile extends Pick<CheckedResource, 'steps'> {
+  readonly canonical: string
+}
+
+const NONE = { profiles: [], unknown: [] } as const
+
+/** Errors: 400 for too many profiles. */
+export async function findProfiles(
+  { services, principal }: { readonly services: Services; readonly principal: Principal },
+  claims: readonly Claim[],
+): Promise<{ readonly profiles: readonly Claimed[]; readonly unknown: readonly UnknownProfile[] }> {
+  if (claims.length === 0) return NONE
+  requireFew(claims)
+  const found = new Map<string, Profile | undefined>()
+  for (const canonical of new Set(claims.flatMap(({ canonicals }) => canonicals))) {
+    const { repository } = services
+    found.set(canonical, await services.profiles.find(repository, principal.project, canonical))
+  }
+  const profiles: Claimed[] = []
+  const unknown: UnknownProfile[] = []
+  for (const { canonicals, ...place } of claims) {
+    for (const canonical of canonicals) {
+      const profile = found.get(canonical)
+      if (profile !== undefined) profiles.push({ ...place, profile })
+      else if (!isTypeCanonical(canonical, place.resource.resourceType)) {
+        unknown.push({ canonical, steps: place.steps })
+      }
+    }
+  }
+  return { profiles, unknown }
+}
+
+function requireFew(claims: readonly Claim[]): void {
+  const crowded = claims.find(({ canonicals }) => canonicals.length > MAX_PROFILES)
+  if (crowded !== undefined) {
+    const path = toFhirPath([...crowded.steps, 'meta', 'profile'])
+    throw tooCostly(`A resource may claim ${MAX_PROFILES} profiles`, path)
+  }
+  const distinct = new Set(claims.flatMap(({ canonicals }) => canonicals))
+  if (distinct.size > MAX_DISTINCT) {
+    throw tooCostly(`The resources in one body may claim ${MAX_DISTINCT} profiles`)
+  }
+}
+
+const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
+/** Records the write and replies as the Prefer header requests. */
+export async function finishWrite(
+  context: FhirContext,
+  written: WriteResult,
+  warnings: readonly Issue[] = [],
+): Promise<FhirReply> {
+  const { type, outcome } = written
+  const isByMember = context.principal.membershipId !== undefined
+  if (ADMINISTRATIVE.has(type) && isByMember && outcome !== 'unchanged') {
+    await auditWrite(context, written)
+    if (type === 'ProjectMembership' && outcome === 'created') {
+      await claimUser(context, parseVersion(written))
+    }
+  }
+  return writeReply(context, written, warnings)
+}
+
+function writeReply(
+  context: FhirContext,
+  written: WriteResult,
+  warnings: readonly Issue[],
+): FhirReply {
+  const { returned } = context.preferences
+  const isNew = written.outcome === 'created'
+  const status = isNew ? 201 : 200
+  const location = `${written.type}/${written.id}/_history/${written.ver}`
+  const headers = {
+    ...versionHeaders(written),
+    ...(isNew || context.request.method === 'POST'
+      ? { Location: absoluteUrl(context.services, location) }
+      : {}),
+  }
+  const { lastUpdated } = written
+  if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
+  if (returned === 'representation') {
+    return { ...textReply(status, versionText(context, written), headers), lastUpdated }
+  }
+  const { id, issue } = isNew ? created : allOk
+  return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
+}
+
+async function auditWrite(
+  { services, principal }: FhirContext,
+  written: WriteResult,
+): Promise<void> {
+  const { type, id, ver, outcome } = written
+  const before = ver === 1 ? undefined : await versionBefore(services, principal, { type, id, ver })
+  await recordChange(services.repository, principal, {
+    project: principal.project,
+    interaction: outcome === 'created' ? 'create' : 'update',
+    target: `${type}/${id}`,
+    fields: changedFields(before ?? {}, parseVersion(written)),
+  })
+}
+
+/** Revokes unproven credentials of a user added as a member without an invite, and notifies the user by mail. */
+async function claimUser(
+  { services, principal }: FhirContext,
+  membership: Resource,
+): Promise<void> {
+  const [reference, project] = [membership.user, membership.project].map((value) => targetIn(value))
+  if (reference?.type !== 'User' || project === undefined) return
+  const { repository, config, database, principals } = services
+  const user = await readUser(repository, reference.id)
+  if (user === undefined || isProven(user)) return
+  const name = (await principals.project(project.id))?.name ?? project.id
+  const addProjectMail = (id: string, mail: Mail) => addMail(database, id, mail)
+  const admission = { config, repository, addMail: addProjectMail }
+  await takeIn(
+    admission,
+    servicePrincipal(SYSTEM_PROJECT, principal),
+    { id: project.id, name },
+    user,
+  )
+  await revokeUnprovenLogins(services, reference.id)
+}
+
+/** Redacted like the new version, so that invisible elements do not count as changes. */
+async function versionBefore(
+  { repository }: FhirContext['services'],
+  principal: Principal,
+  { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
+): Promise<Resource | undefined> {
+  const before = await repository.readVersion(system, type, id, String(ver - 1))
+  return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
+}
+
+/** Sequential: each deletion is audited. */
+export async function afterDeletions(
+  interaction: CallerContext,
+  deleted: readonly Deletion[],
+): Promise<readonly Issue[]> {
+  const all = await Array.fromAsync(deleted, (deletion) => afterDeletion(interaction, deletion))
+  return all.flat()
+}
+
+/** Adds the AuditEvent of a deletion; returns warnings, such as a disabled login. */
+export async function afterDeletion(
+  { services, principal }: CallerContext,
+  { type, id, membership }: Deletion,
+): Promise<readonly Issue[]> {
+  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
+    await recordChange(services.repository, principal, {
+      project: principal.project,
+      interaction: 'delete',
+      target: `${type}/${id}`,
+    })
+  }
+  if (membership === undefined) return []
+  const text = `The login of ProjectMembership/${membership} works no more`
+  return [issue('warning', 'business-rule', text)]
 }

@@ -11,13 +11,13 @@ import { keepPaths } from '../access/paths.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { type Change, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
-import { toActing } from '../bots/bot.ts'
 import {
   type BotTarget,
   findTarget,
   isBotTarget,
   resolveAuthorSession,
-} from '../bots/event-target.ts'
+  toActing,
+} from '../bots/bot.ts'
 import { createJob } from '../bots/execute.ts'
 import {
   badRequest,
@@ -33,22 +33,20 @@ import {
 import { LOST, retryOnConflict } from '../core/retry.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { parseJson } from '../fhir/json.ts'
-import { isObject, isResource, type Meta, type Resource } from '../fhir/resource.ts'
+import { asArray, isObject, isResource, type Meta, type Resource } from '../fhir/resource.ts'
 import type { Session } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { withoutContent, withStoredContent } from '../request/binary/content.ts'
-import { DEPTH_HEADER } from '../request/quota.ts'
 import { FHIR_JSON } from '../request/reply.ts'
-import type { FhirContext } from '../request/request.ts'
+import { DEPTH_HEADER, type FhirContext } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import type { StoreContext } from '../store/rows/context.ts'
 import { readOwnParameters } from '../store/rows/custom-parameters.ts'
-import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import { readWatches } from '../store/rows/subscribers.ts'
 import type { WriteOptions, WriteResult } from '../store/rows/version.ts'
-import { accountsGiven } from '../store/write/accounts.ts'
-import { mayWriteGuarded } from '../store/write/guards.ts'
+import type { WritePlace } from '../store/rows/write-rows.ts'
+import { accountsGiven, mayWriteGuarded } from '../store/write/authorize.ts'
 import { prepare, writtenRow } from '../store/write/prepare.ts'
 import { matchesCriteria, matchesForViewer, toCandidate } from '../subscriptions/event-match.ts'
 import { eventBody, visibleVersion } from '../subscriptions/events.ts'
@@ -381,9 +379,7 @@ function timedOut({ runId }: ExecuteJob): HttpError {
 /** A bot may throw its own OperationOutcome with arbitrary content. */
 function thrownIssues(body: string | undefined): readonly Issue[] {
   const thrown: unknown = JSON.parse(body ?? '{}')
-  const items: readonly unknown[] =
-    isObject(thrown) && Array.isArray(thrown.issue) ? thrown.issue : []
-  const issues = items.filter(isIssue)
+  const issues = (isObject(thrown) ? asArray(thrown.issue) : []).filter(isIssue)
   return issues.length > 0 ? issues : [issue('error', 'invalid', 'The bot has refused the write')]
 }
 

@@ -1,4 +1,5 @@
 /** Validates a QuestionnaireResponse against its Questionnaire. */
+
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import type { Issue } from '../core/errors.ts'
@@ -10,14 +11,14 @@ import {
   isResource,
   parseReference,
   type Resource,
+  toObjects,
 } from '../fhir/resource.ts'
 import type { Services } from '../request/services.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findVersions } from '../store/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { countsBroken, limitsBroken } from '../validation/answer-limits.ts'
-import type { CodeList } from '../validation/bindings.ts'
-import { Report } from '../validation/shapes.ts'
+import { type CodeList, Report } from '../validation/shapes.ts'
 
 export const RESPONSE = 'QuestionnaireResponse'
 
@@ -75,19 +76,20 @@ async function findQuestionnaire(
   const isLiteral = literal?.type === 'Questionnaire'
   const condition = isLiteral
     ? ({ code: '_id', type: 'token', modifier: undefined, values: [literal.id] } as const)
-    : ({ code: 'url', type: 'uri', modifier: undefined, values: [urlEscaped(canonical)] } as const)
+    : ({
+        code: 'url',
+        type: 'uri',
+        modifier: undefined,
+        values: [escapeValue(canonicalUrl(canonical))],
+      } as const)
   // Validation is independent of the member's read rights.
-  const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  const reader = systemPrincipal(project, 'project')
   const all = await findVersions(repository, reader, 'Questionnaire', {
     conditions: [condition],
     count: CANDIDATES,
   })
   const resources = all.map(({ content }) => parseJson(content ?? '{}') as Resource)
   return isLiteral ? resources[0] : chosen(resources, canonical)
-}
-
-function urlEscaped(canonical: string): string {
-  return escapeValue(canonicalUrl(canonical))
 }
 
 // Checks of places, types, counts and values of answers. https://hl7.org/fhir/R4/questionnaireresponse.html#notes
@@ -97,7 +99,7 @@ type Item = Readonly<Record<string, unknown>>
 function answerValueSets(questionnaire: Resource): readonly string[] {
   const sets = (item: Item): string[] => [
     ...(typeof item.answerValueSet === 'string' ? [item.answerValueSet] : []),
-    ...toItems(item.item).flatMap(sets),
+    ...toObjects(item.item).flatMap(sets),
   ]
   return sets(questionnaire)
 }
@@ -124,14 +126,10 @@ interface Check {
   readonly isDone: boolean
 }
 
-function toItems(value: unknown): readonly Item[] {
-  return Array.isArray(value) ? value.filter(isObject) : []
-}
-
 function collectAnswers(item: Item, into: Map<string, Item[]>): void {
-  for (const one of toItems(item.item)) {
+  for (const one of toObjects(item.item)) {
     const linkId = String(one.linkId)
-    const answers = toItems(one.answer)
+    const answers = toObjects(one.answer)
     into.set(linkId, [...(into.get(linkId) ?? []), ...answers])
     collectAnswers(one, into)
     for (const answer of answers) collectAnswers(answer, into)
@@ -140,10 +138,10 @@ function collectAnswers(item: Item, into: Map<string, Item[]>): void {
 
 function checkItems(given: unknown, defined: unknown, check: Check): void {
   const { report } = check
-  const definitions = new Map(toItems(defined).map((item) => [String(item.linkId), item]))
+  const definitions = new Map(toObjects(defined).map((item) => [String(item.linkId), item]))
   const counts = new Map<string, number>()
   report.enter('item')
-  for (const [index, item] of toItems(given).entries()) {
+  for (const [index, item] of toObjects(given).entries()) {
     const linkId = String(item.linkId)
     counts.set(linkId, (counts.get(linkId) ?? 0) + 1)
     report.enter(index)
@@ -169,8 +167,8 @@ function fault({ report }: Check, text: string, step?: string): void {
 function checkItem(item: Item, definition: Item, check: Check): void {
   const { report } = check
   const linkId = String(definition.linkId)
-  const answers = toItems(item.answer)
-  const hasContent = answers.length > 0 || toItems(item.item).length > 0
+  const answers = toObjects(item.answer)
+  const hasContent = answers.length > 0 || toObjects(item.item).length > 0
   if (hasContent && !isEnabled(definition, check)) fault(check, `Item ${linkId} is not enabled`)
   if (definition.type === 'group' || definition.type === 'display') {
     if (answers.length > 0) fault(check, `Item ${linkId} takes no answer`, 'answer')
@@ -180,7 +178,7 @@ function checkItem(item: Item, definition: Item, check: Check): void {
     }
     return
   }
-  if (toItems(item.item).length > 0) {
+  if (toObjects(item.item).length > 0) {
     fault(check, `Items below question ${linkId} belong into its answer`, 'item')
   }
   if (answers.length > 1 && definition.repeats !== true) {
@@ -227,7 +225,7 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   const name = valueName(answer)
   if (name === undefined) return
   const linkId = String(definition.linkId)
-  const options = toItems(definition.answerOption)
+  const options = toObjects(definition.answerOption)
   const listed = options.flatMap((option) => valueName(option) ?? [])
   const allowed = [...(VALUES[String(definition.type)] ?? [name]), ...listed]
   if (!allowed.includes(name)) {
@@ -266,7 +264,7 @@ function isSame(one: unknown, other: unknown): boolean {
 
 /** https://hl7.org/fhir/R4/questionnaire-definitions.html#Questionnaire.item.enableWhen */
 function isEnabled({ enableWhen, enableBehavior }: Item, check: Check): boolean {
-  const conditions = toItems(enableWhen)
+  const conditions = toObjects(enableWhen)
   if (conditions.length === 0) return true
   const holds = (condition: Item) => conditionHolds(condition, check)
   return enableBehavior === 'all' ? conditions.every(holds) : conditions.some(holds)

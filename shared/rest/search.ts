@@ -11,17 +11,16 @@ import {
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { publishedBy } from '../fhir/published.ts'
 import { referenceTo } from '../fhir/resource.ts'
-import { WORDS } from '../fhir/searched-text.ts'
 import { parseView, type View } from '../fhir/view.ts'
-import { versionText } from '../request/binary/attachments.ts'
 import { readForm } from '../request/negotiate.ts'
-import { absoluteUrl, textReply } from '../request/reply.ts'
+import { absoluteUrl, textReply, versionText } from '../request/reply.ts'
 import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
 import {
   type Condition,
   type Criterion,
   isCondition,
   type SearchRequest,
+  WORDS,
 } from '../search/language/search-request.ts'
 import { unescapeValue } from '../search/language/values.ts'
 import { ownJobProgress } from '../store/rows/upkeep-jobs.ts'
@@ -193,8 +192,10 @@ function searchReply(
   path: string,
   { query, request, page, standard = [] }: PageReply,
 ): Promise<FhirReply> {
+  const isWhole = request.summary === undefined && request.elements === undefined
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
+    if (isWhole) return undefined
     if (!views.has(type)) views.set(type, parseView(type, query))
     return views.get(type)
   }
@@ -248,7 +249,7 @@ function warnings({ ignored }: SearchRequest, { isTruncated }: SearchPage): Page
   return [{ content: '', write: () => searchEntry({ fullUrl: '', resource, mode: 'outcome' }) }]
 }
 
-type Found = Pick<SearchPage, 'next' | 'previous'> & {
+type Found = Pick<SearchPage, 'next' | 'previous' | 'isTotalEstimated'> & {
   readonly size: number
   /** True when there are more matches without a cursor. */
   readonly isMore: boolean
@@ -278,11 +279,13 @@ function searchLinks(
     changed.sort()
     return linkTo(relation, changed)
   }
-  const self = linkTo('self', understood)
+  // It names the total that the page has; another page may ask for an accurate one.
+  const isEstimate = page.isTotalEstimated === true && request.total === 'accurate'
+  const self = linkTo('self', isEstimate ? estimated(understood) : understood)
   const links: Link[] = [self]
   if (count === 0 || page.size === 0) return links
   const isOffset = query.has('_offset')
-  if (unpaged === understood) links.push({ ...self, relation: 'first' })
+  if (unpaged === understood) links.push(linkTo('first', understood))
   else links.push(link('first', isOffset ? { _offset: '0' } : {}))
   if (page.next !== undefined || page.isMore) {
     links.push(
@@ -294,6 +297,12 @@ function searchLinks(
   if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
   if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
   return links
+}
+
+function estimated(query: URLSearchParams): URLSearchParams {
+  const changed = new URLSearchParams(query)
+  changed.set('_total', 'estimate')
+  return changed
 }
 
 /** Fallback to standard definitions, which are not stored in Projects */

@@ -1,11 +1,18 @@
 /**
  * Writes one resource for REST, bundle entries, GraphQL and bots: accept (interaction.ts), ask a pre-commit bot
- * (pre-commit.ts), write (store/write/write.ts), record and reply (finish-write.ts).
+ * (pre-commit.ts), write (store/write/write.ts), record and reply (interaction.ts).
  * https://hl7.org/fhir/R4/http.html#create
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { allOk, badRequest, HttpError, outcome, preconditionFailed } from '../core/errors.ts'
+import {
+  allOk,
+  badRequest,
+  type Issue,
+  isAbsent,
+  outcome,
+  preconditionFailed,
+} from '../core/errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { newProject } from '../projects/provision.ts'
 import { isBinary, withStoredContent } from '../request/binary/content.ts'
@@ -20,7 +27,7 @@ import {
 } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
-import type { WriteResult } from '../store/rows/version.ts'
+import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import type { Guard } from '../store/transaction.ts'
 import {
   createSocketSubscription,
@@ -31,10 +38,12 @@ import {
 } from '../subscriptions/socket-subscriptions.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
 import { literalReferences, withLiteralReferences } from './conditional-references.ts'
-import { afterDeletion, finishWrite } from './finish-write.ts'
 import {
   type Accepted,
   acceptResource,
+  afterDeletion,
+  afterDeletions,
+  finishWrite,
   mayAskBots,
   requireSameId,
   validateForWrite,
@@ -68,29 +77,80 @@ export async function createFrom(
   return finishWrite(context, written, warnings)
 }
 
+/** A stored version, with the warnings of its validation. */
+export interface Written {
+  readonly version: WriteResult
+  readonly warnings: readonly Issue[]
+}
+
 /** Creates an operation's resources atomically; they may refer to each other. `check` sees the prior state. */
 export async function createTogether(
   context: FhirContext,
   made: readonly Resource[],
   check: (inside: Repository) => Promise<void> = async () => {},
   guard?: Guard,
-): Promise<readonly WriteResult[]> {
+): Promise<readonly Written[]> {
   const { services, principal, request } = context
   await charge(services, principal, { request, units: WRITE * made.length })
-  const accepted: Resource[] = []
+  const accepted: Accepted[] = []
   for (const body of made) {
-    const { resource } = await acceptNew(context, body.resourceType, body)
+    const { resource, warnings } = await acceptNew(context, body.resourceType, body)
     const id = body.id ?? randomUUIDv7()
-    accepted.push(await beforeWrite(context, 'create', { ...resource, id }))
+    accepted.push({ resource: await beforeWrite(context, 'create', { ...resource, id }), warnings })
   }
   return services.repository.transaction(async (inside) => {
     await check(inside)
-    const written: WriteResult[] = []
-    for (const resource of accepted) {
-      written.push(await inside.create(principal, resource, { keepId: true }))
+    const written: Written[] = []
+    for (const { resource, warnings } of accepted) {
+      const version = await inside.create(principal, resource, { keepId: true })
+      written.push({ version, warnings })
     }
     return written
   }, guard)
+}
+
+export interface ReadVersion {
+  readonly resource: Resource
+  /** The version that was read. */
+  readonly ver: number
+}
+
+/** Updates and deletes resources in one transaction. Errors: 412 if one of them is no longer at its version. */
+export async function changeTogether(
+  context: FhirContext,
+  { updates, deletions }: Readonly<Record<'updates' | 'deletions', readonly ReadVersion[]>>,
+): Promise<{ readonly updated: readonly Written[] }> {
+  const { services, principal, request } = context
+  await charge(services, principal, {
+    request,
+    units: WRITE * (updates.length + deletions.length),
+  })
+  const accepted: (Accepted & ReadVersion)[] = []
+  for (const { resource: body, ver } of updates) {
+    const { id = '', resourceType } = body
+    const { resource, warnings } = await acceptUpdate(context, resourceType, id, body)
+    const next = await beforeWrite(context, 'update', { ...resource, id }, [ver])
+    accepted.push({ resource: next, ver, warnings })
+  }
+  for (const { resource, ver } of deletions) {
+    await beforeDelete(context, resource.resourceType, resource.id ?? '', [ver])
+  }
+  const updated: Written[] = []
+  const deleted: Deletion[] = []
+  await services.repository.transaction(async (inside) => {
+    for (const { resource, ver, warnings } of accepted) {
+      const version = await inside.update(principal, resource, { ifMatch: [ver] })
+      updated.push({ version, warnings })
+    }
+    for (const { resource, ver } of deletions) {
+      const options = { ifMatch: [ver] }
+      deleted.push(
+        await inside.delete(principal, resource.resourceType, resource.id ?? '', options),
+      )
+    }
+  })
+  await afterDeletions(context, deleted)
+  return { updated }
 }
 
 /** Validates a new resource and drops a client-chosen id. Errors: 400. */
@@ -226,8 +286,4 @@ async function requireExisting(context: FhirContext, type: string, id: string): 
     if (isAbsent(error)) throw preconditionFailed()
     throw error
   }
-}
-
-function isAbsent(error: unknown): boolean {
-  return error instanceof HttpError && (error.status === 404 || error.status === 410)
 }

@@ -17,11 +17,11 @@ import {
   typeName,
   typeNumber,
 } from '../fhir/definitions.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { type Resource, targetIn, toObjects } from '../fhir/resource.ts'
 import { timestamp } from '../fhir/values.ts'
 import { type Bind, binder } from '../postgres/statement.ts'
 import { keysLiteral } from '../store/index/keys.ts'
-import { redactFor, redactRows } from '../store/read/redact.ts'
+import { redactFor, redactRows } from '../store/read/read.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
@@ -104,10 +104,8 @@ function compartmentKeys(store: StoreContext, project: number, own: Version): re
 
 /** Returns `Patient/id` of each member of a Group. */
 function groupPatients({ member }: Resource): readonly string[] {
-  const members = Array.isArray(member) ? member.filter(isObject) : []
-  const found = members.flatMap(({ entity }) => {
-    const text = isObject(entity) ? entity.reference : undefined
-    const reference = typeof text === 'string' ? parseReference(text) : undefined
+  const found = toObjects(member).flatMap(({ entity }) => {
+    const reference = targetIn(entity)
     return reference?.type === 'Patient' ? [`Patient/${reference.id}`] : []
   })
   return [...new Set(found)]

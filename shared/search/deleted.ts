@@ -14,8 +14,8 @@ import { type Condition, isCondition, type SearchRequest } from './language/sear
 import { unescapeValue } from './language/values.ts'
 import { buildSearchPage } from './page.ts'
 import { afterSql, orderSql, readCursor, resolveOrder, reversed } from './predicates/order.ts'
-import type { SortedRow } from './predicates/position.ts'
 import { codesRead } from './predicates/predicate.ts'
+import type { SortedRow } from './predicates/query.ts'
 import { lastUpdatedSql } from './predicates/ranges.ts'
 
 interface Row extends SortedRow {
@@ -105,6 +105,7 @@ function conditionSql(
       return `r.id = any(${bind(ids, 'uuid[]')})`
     }
     case '_lastUpdated':
+      if (condition.type !== 'date') throw unfit()
       return lastUpdatedSql(condition)(bind)
     case '_compartment': {
       const names = texts.flatMap((text) =>

@@ -3,28 +3,25 @@
 import { isHidden, visibleRows } from '../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { HttpError } from '../core/errors.ts'
+import { ignoreClientError } from '../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { type Names, numbered, parseMembers } from '../fhir/json-text.ts'
 import { parseReference, type Resource, referenceTo } from '../fhir/resource.ts'
 import type { Bind } from '../postgres/statement.ts'
+import { CANONICAL_KEY } from '../store/index/derivation.ts'
 import { isCanonicalParameter } from '../store/index/index-plan.ts'
 import { keysLiteral } from '../store/index/keys.ts'
-import { CANONICAL_KEY } from '../store/index/type-constants.ts'
-import { readVersion } from '../store/read/read.ts'
-import { redactRows } from '../store/read/redact.ts'
+import { readVersion, redactRows } from '../store/read/read.ts'
 import { normalId, type StoreContext } from '../store/rows/context.ts'
-import { withContents } from '../store/rows/recent.ts'
+import { withContents } from '../store/rows/newest.ts'
 import { extendedText } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { literalRoots, referenceLiterals, referenceParameters } from './language/parameter-paths.ts'
+import { referenceLiterals, referenceParameters } from './language/parameter-paths.ts'
 import type { Include } from './language/search-request.ts'
 import { pageStatement } from './planner/page-statement.ts'
 import { isShared, planQuery } from './planner/prepare.ts'
-import type { SortedRow } from './predicates/position.ts'
 import { CHUNK, holdsSql, type Predicate, type SearchScope } from './predicates/predicate.ts'
-import type { Query } from './predicates/query.ts'
+import type { Query, SortedRow } from './predicates/query.ts'
 
 interface IncludeResult {
   /** Each once, and none of the matches. */
@@ -54,7 +51,9 @@ export async function followIncludes(
   let newest = matches
   let wanted = includes
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
-    const sought = seekIncludes(wanted, linking(newest, wanted, own), MAX_KEYS, own)
+    // Only links are read, so numbers may lose digits.
+    const resources = newest.map((version) => JSON.parse(extendedText(version)) as Resource)
+    const sought = seekIncludes(wanted, resources, MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = projects.flatMap((project) =>
       buildIncludeQueries(store, principal, project, { codes: sought, seen, limit }),
@@ -98,10 +97,7 @@ async function inVersions(
   if (asked.length === 0 || asked.length > MAX_VERSIONS) return current
   const read = await Promise.all(
     asked.map(async (version) => {
-      const found = await readVersion(store, principal, version).catch((error: unknown) => {
-        if (error instanceof HttpError && error.status < 500) return undefined
-        throw error
-      })
+      const found = await readVersion(store, principal, version).catch(ignoreClientError)
       return found === undefined ? [] : [[version.name, found] as const]
     }),
   )
@@ -143,7 +139,7 @@ function buildIncludeQueries(
     if (!isShared(principal, project, type)) continue
     if (unseen.length > 0) {
       const scope = visibleRows(store, principal, type, { interaction: 'read', project })
-      if (scope !== undefined) add(scope, idsTest(scope, unseen))
+      if (scope !== undefined) add(scope, idsPredicate(scope, unseen))
     }
     // Finding a resource by its url reveals the url.
     if (
@@ -156,7 +152,7 @@ function buildIncludeQueries(
         units: [],
         codes: ['url'],
       })
-      if (scope !== undefined) add(scope, urlsTest(scope, urls))
+      if (scope !== undefined) add(scope, urlsPredicate(scope, urls))
     }
   }
   for (const [type, parameters] of holders) {
@@ -208,56 +204,14 @@ function holderScenes(
   })
 }
 
-function idsTest({ keys, type }: SearchScope, ids: readonly string[]): Predicate {
+function idsPredicate({ keys, type }: SearchScope, ids: readonly string[]): Predicate {
   const rowIds = ids.map((id) => keys.rowId(type, id))
   return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})`, reach: 'row' }
 }
 
-function urlsTest({ keys, project, type }: SearchScope, urls: ReadonlySet<string>): Predicate {
+function urlsPredicate({ keys, project, type }: SearchScope, urls: ReadonlySet<string>): Predicate {
   const p = keys.param(project, type, CANONICAL_KEY)
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
-}
-
-/** For more members, parsing the whole text is faster. */
-const MOST_MEMBERS = 6
-
-/** Parses the linking members of resources; numbers lose their original digits. */
-function linking(
-  versions: readonly Version[],
-  includes: readonly Include[],
-  own: OwnParameters | undefined,
-): readonly Resource[] {
-  const byType = new Map<string, Names | undefined>()
-  return versions.map((version) => {
-    const { type, id, content = '' } = version
-    if (!byType.has(type)) byType.set(type, membersRead(type, includes, own))
-    const wanted = byType.get(type)
-    const members = wanted && parseMembers(content, wanted, JSON.parse)
-    // Own text, validated when written.
-    return members === undefined
-      ? (JSON.parse(extendedText(version)) as Resource)
-      : { ...members, resourceType: type, id }
-  })
-}
-
-/** Returns the members that the includes of a type read; undefined when the whole resource is needed. */
-function membersRead(
-  type: string,
-  includes: readonly Include[],
-  own: OwnParameters | undefined,
-): Names | undefined {
-  const read = new Set<string>()
-  for (const include of includes) {
-    if (include.kind === 'revinclude') read.add('url')
-    else if (include.type === undefined || include.type === type) {
-      for (const code of includeCodes(include, type, own)) {
-        const roots = literalRoots(type, code, own)
-        if (roots === undefined) return undefined
-        for (const root of roots) read.add(root)
-      }
-    }
-  }
-  return read.has('meta') || read.size > MOST_MEMBERS ? undefined : numbered(read)
 }
 
 function includeCodes({ code }: Include, type: string, own: OwnParameters | undefined) {

@@ -4,24 +4,35 @@ import type { Principal } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
 import { Cache } from '../core/cache.ts'
 import { forbidden } from '../core/errors.ts'
-import { redactRows } from '../store/read/redact.ts'
+import type { KeyStatistics } from '../store/index/statistics.ts'
+import { redactRows } from '../store/read/read.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
-import { withContents } from '../store/rows/recent.ts'
+import { countNow, type Total } from '../store/rows/counts.ts'
+import { withContents } from '../store/rows/newest.ts'
 import { toVersion } from '../store/rows/rows.ts'
 import type { SearchPage, Version } from '../store/rows/version.ts'
 import { followIncludes } from './include.ts'
 import type { SearchRequest } from './language/search-request.ts'
+import { sampledJoin } from './planner/counted.ts'
 import {
+  countedStatement,
   fewKeysResult,
   fewKeysStatement,
   pageStatement,
   pagesStatement,
 } from './planner/page-statement.ts'
 import { planQuery, prepare } from './planner/prepare.ts'
-import { countRows } from './planner/total.ts'
 import { orderOfTypes, resolveOrder, writeCursor } from './predicates/order.ts'
-import type { Order, Position, SortedRow } from './predicates/position.ts'
-import type { PlannedQuery, Query } from './predicates/query.ts'
+import type { KeysPredicate } from './predicates/predicate.ts'
+import {
+  estimateMatches,
+  type Order,
+  type PlannedQuery,
+  type Position,
+  type Query,
+  type SortedRow,
+  toPlannerStats,
+} from './predicates/query.ts'
 
 /** Errors: 403; 400 for invalid conditions, sort keys or cursors. */
 export async function search(
@@ -143,7 +154,11 @@ async function searchPage(
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const shown = await showRows(store, principal, rows)
-  const page = { ...buildSearchPage(paging, { order, after, rows: shown }), total: counted }
+  const page = {
+    ...buildSearchPage(paging, { order, after, rows: shown }),
+    total: counted?.count,
+    isTotalEstimated: counted?.isEstimate === true,
+  }
   if (projects.length === 0 || includes.length === 0) return page
   return {
     ...page,
@@ -220,4 +235,80 @@ export function buildSearchPage(
     included: [],
     isTruncated: false,
   }
+}
+
+/* Totals: counted, or estimated from PostgreSQL's statistics or a sample. */
+
+/** Estimated totals are counted exactly up to here. */
+const EXACT_COUNT = 10_000
+/** Under a policy, estimates are counted up to here: the statistics include invisible rows. */
+const LIMITED_COUNT = 100_000
+/** Above this number, accurate totals are estimated too. */
+const MAX_COUNTED = 1_000_000
+/** Larger estimates from the statistics of one condition are totals: counting even a part of so many is slow. */
+const GOOD_ESTIMATE = { accurate: MAX_COUNTED, estimate: 2 * EXACT_COUNT } as const
+/** Rows that the total of a join may walk, at 0.5 µs each, or as many lookups as take the time. */
+const WORK = { accurate: 500_000, estimate: 50_000 } as const
+
+async function countRows(
+  { statistics, connection, counts }: StoreContext,
+  queries: readonly Query[],
+  asked: 'estimate' | 'accurate',
+): Promise<Total> {
+  if (queries.length === 0) return { count: 0, isEstimate: false }
+  const guesses = queries.map((query) => estimateTotal(statistics, query))
+  const estimate = Math.round(guesses.reduce((sum, { rows }) => sum + rows, 0))
+  const isLimited = queries.some((query) => query.hasPolicyTests)
+  const isGood = !isLimited && guesses.every((guess) => guess.isGood)
+  if (isGood && estimate > GOOD_ESTIMATE[asked]) return { count: estimate, isEstimate: true }
+  const max = mostCounted(asked, { queries, isLimited, estimate })
+  const counted = queries.map((query) => ({ query, facts: toPlannerStats(statistics, query) }))
+  const statement = countedStatement(counted, { max, work: WORK[asked] })
+  const total =
+    counts === undefined
+      ? await countNow(connection, statement)
+      : await counts.count(connection, statement)
+  if (max === undefined || total.count < max) return total
+  return { count: isLimited ? max - 1 : Math.max(total.count, estimate), isEstimate: true }
+}
+
+interface Guessed {
+  readonly queries: readonly Query[]
+  readonly isLimited: boolean
+  readonly estimate: number
+}
+
+/** Returns the number of matches at which counting ends and the total is estimated; undefined: counting ends by itself. */
+function mostCounted(
+  asked: 'estimate' | 'accurate',
+  { queries, isLimited, estimate }: Guessed,
+): number | undefined {
+  if (queries.every((query) => sampledJoin(query) !== undefined)) return undefined
+  if (asked === 'estimate') return (isLimited ? LIMITED_COUNT : EXACT_COUNT) + 1
+  return estimate <= MAX_COUNTED ? undefined : MAX_COUNTED + 1
+}
+
+interface Guess {
+  readonly rows: number
+  /** False for an upper bound: several conditions, or one without statistics. */
+  readonly isGood: boolean
+}
+
+/** Estimates by the rarest key; without statistics, keys are ignored. */
+function estimateTotal(statistics: KeyStatistics, query: Query): Guess {
+  const { rare } = statistics
+  const { isKnown, rows: all } = toPlannerStats(statistics, query)
+  const [only, another] = query.predicates
+  if (rare === undefined) return { rows: all, isGood: false }
+  const held = (test: KeysPredicate) =>
+    Math.max(estimateMatches(statistics, test), rare * test.any.length)
+  const isOnly = isKnown && another === undefined
+  if (isOnly && only?.kind === 'filter' && only.none !== undefined) {
+    return { rows: Math.max(0, all - held(only.none)), isGood: true }
+  }
+  const matches = query.predicates.flatMap((predicate) =>
+    predicate.kind === 'keys' ? held(predicate) : [],
+  )
+  const isGood = isOnly && (only === undefined || only.kind === 'keys')
+  return { rows: Math.min(all, ...matches), isGood }
 }

@@ -11,18 +11,18 @@ import { tooCostly } from '../core/errors.ts'
 import { type Bind, binder, type Statement } from '../postgres/statement.ts'
 import { keysLiteral } from '../store/index/keys.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
-import { BARE_COLUMNS, withContents } from '../store/rows/recent.ts'
+import { BARE_COLUMNS, withContents } from '../store/rows/newest.ts'
 import { versionColumns, withVersions } from '../store/rows/rows.ts'
 import type { SearchPage } from '../store/rows/version.ts'
 import type { Condition, SearchRequest } from './language/search-request.ts'
 import { buildSearchPage, search, showRows } from './page.ts'
 import { prepare } from './planner/prepare.ts'
-import { compilePredicate } from './predicates/conditions.ts'
+import { compilePredicate } from './predicates/compile.ts'
 import { orderSql, resolveOrder } from './predicates/order.ts'
-import type { Order, SortedRow } from './predicates/position.ts'
 import { fewSql, hasStablePlan, probeSql, scopeSql } from './predicates/predicate.ts'
+import type { Order, SortedRow } from './predicates/query.ts'
 import { estimateMatches, type Query } from './predicates/query.ts'
-import { hideFromPlanner } from './predicates/scan-sql.ts'
+import { hideFromPlanner, KEY_COLUMNS } from './predicates/scan-sql.ts'
 
 export interface ReferenceSearch {
   /** Without the reference condition and without a cursor. */
@@ -136,8 +136,6 @@ async function planReferenceQueries(
   return { order, queries, sought }
 }
 
-const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
-
 function pagesStatement(
   { order, queries }: Asked,
   sought: readonly ReferenceCondition[],
@@ -152,7 +150,7 @@ function pagesStatement(
   const names = order.terms.map((_, i) => `s${i}`)
   const rows = queries.map((query, i) => {
     const terms = order.terms.map(({ one }, s) => `${one(query.project, bind)} as s${s}`)
-    return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
+    return rowsSql(query, `x.k${i}`, [KEY_COLUMNS, ...terms].join(', '), bind)
   })
   const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
   const isOfOne = queries.every(({ project }) => project === first?.project)

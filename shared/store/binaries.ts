@@ -1,9 +1,11 @@
 /** Binary visibility by `securityContext`: https://hl7.org/fhir/R4/binary.html#security */
+
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { notFound } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import { isObject, type Meta, parseReference } from '../fhir/resource.ts'
+import { type Meta, parseReference, referenceIn } from '../fhir/resource.ts'
+import { dialect, fixedSql } from '../postgres/chosen-dialect.ts'
 import { readMany } from './read/read.ts'
 import { isLegalId, readRow, rowScope, type StoreContext } from './rows/context.ts'
 import { toVersion } from './rows/rows.ts'
@@ -65,16 +67,21 @@ interface HeadRow {
 }
 
 const HEAD = `v.place, v.ver, v.meta_ext, (v.content::json -> 'securityContext')::text as context`
-const HEADS = `select ${HEAD} from (select x.place, v.* from unnest($1::int[], $2::uuid[]) as x(place, id)
+const HEADS = fixedSql(
+  () => `select ${HEAD} from (select x.place, v.*
+    from ${dialect.unnest('$1::int[]', '$2::uuid[]')} as x(place, id)
     cross join lateral (select * from version where project = $3 and type = $4 and id = x.id
       order by ver desc limit 1) v) v
-  where v.content is not null`
-const HEADS_EVERYWHERE = `select ${HEAD} from (
+  where v.content is not null`,
+)
+const HEADS_EVERYWHERE = fixedSql(
+  () => `select ${HEAD} from (
     select distinct on (x.place) x.place, v.ver, v.meta_ext, v.content
-    from unnest($1::int[], $2::uuid[]) as x(place, id) cross join tenant t
+    from ${dialect.unnest('$1::int[]', '$2::uuid[]')} as x(place, id) cross join tenant t
     join version v on v.project = t.project and v.type = $4 and v.id = x.id
     order by x.place, v.project = $3 desc, v.ver desc) v
-  where v.content is not null`
+  where v.content is not null`,
+)
 
 /** One statement, and one more when some have a `securityContext`. Content stays in the database. */
 export async function readBinaries(
@@ -87,7 +94,7 @@ export async function readBinaries(
   const { project, everywhere } = rowScope(principal, BINARY)
   const rows = await store.connection.query<HeadRow>({
     name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
-    text: everywhere ? HEADS_EVERYWHERE : HEADS,
+    text: everywhere ? HEADS_EVERYWHERE() : HEADS(),
     values: [
       `{${legal.map((_, place) => place).join(',')}}`,
       `{${legal.map((id) => store.keys.rowId(BINARY, id)).join(',')}}`,
@@ -96,7 +103,7 @@ export async function readBinaries(
     ],
   })
   const left = await keepVisible(store, principal, rows, ({ context }) =>
-    context === null ? undefined : contextReference(JSON.parse(context)),
+    context === null ? undefined : (referenceIn(JSON.parse(context)) ?? ''),
   )
   return new Map(
     left.map(({ place, ver, meta_ext }) => {
@@ -132,11 +139,6 @@ function readSecurityContext({ content }: Version): string | undefined {
   // Cheaper than parsing the code of a bot; most have no context.
   if (content === undefined || !content.includes('"securityContext"')) return undefined
   const { securityContext } = JSON.parse(content) as Record<string, unknown>
-  return securityContext === undefined ? undefined : contextReference(securityContext)
-}
-
-/** A context without a reference hides the Binary. */
-function contextReference(securityContext: unknown): string {
-  const reference = isObject(securityContext) ? securityContext.reference : undefined
-  return typeof reference === 'string' ? reference : ''
+  // A context without a reference hides the Binary.
+  return securityContext === undefined ? undefined : (referenceIn(securityContext) ?? '')
 }

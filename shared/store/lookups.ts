@@ -1,7 +1,7 @@
 /** Shortcuts for the service's own searches. */
 
 import type { Principal } from '../access/principal.ts'
-import { unlinked } from '../access/project-context.ts'
+import { system, unlinked } from '../access/project-context.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type {
   Condition,
@@ -10,6 +10,7 @@ import type {
   SortRule,
 } from '../search/language/search-request.ts'
 import type { Repository } from './repository.ts'
+import { isLegalId } from './rows/context.ts'
 import { parseVersion } from './rows/rows.ts'
 import type { Version } from './rows/version.ts'
 
@@ -17,6 +18,26 @@ interface Lookup {
   readonly conditions: readonly Condition[]
   readonly count: number
   readonly sort?: readonly SortRule[] | undefined
+}
+
+/** Returns a resource of the registry, read by the service; undefined if there is none. One statement. */
+export async function readRegistry(
+  repository: Repository,
+  type: string,
+  id: string,
+): Promise<Resource | undefined> {
+  if (!isLegalId(id)) return undefined
+  const [found] = await repository.readMany(system, [{ type, id }])
+  return found?.content === undefined ? undefined : parseVersion(found)
+}
+
+/** The condition that a parameter has one of these values, without modifier. */
+export function equals(
+  code: string,
+  type: 'token' | 'reference' | 'uri',
+  ...values: readonly string[]
+): Condition {
+  return { code, type, modifier: undefined, values }
 }
 
 /** Returns at most `count` live resources that meet all conditions. One statement. */

@@ -1,15 +1,17 @@
 /** Runs missing migrations, and compares the index revision of the code with that of the stored rows. */
 
+import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Database } from '../postgres/database.ts'
 import { rawPool } from '../postgres/pool.ts'
 import type { Connection } from '../postgres/statement.ts'
-import { INDEX_REVISION } from './index/revision.ts'
+import { INDEX_REVISION } from './index/keys.ts'
 import { addRevisionJob } from './rows/upkeep-jobs.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
+const LOCK_RETRY_MS = 100
 const BASELINE = '001-baseline.ts'
 const REPLACED = [
   '001-resources.ts',
@@ -53,7 +55,7 @@ export async function migrate(database: Database): Promise<void> {
   const guard = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   const runner = createKnex({ client: 'pg', connection: settings, pool: { min: 0, max: 1 } })
   try {
-    await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
+    await takeLock(guard)
     const source = {
       directory: fileURLToPath(new URL('schema', import.meta.url)),
       loadExtensions: ['.ts'],
@@ -71,6 +73,12 @@ export async function migrate(database: Database): Promise<void> {
     await runner.destroy()
     await guard.destroy()
   }
+}
+
+/** Asks again and again: the build of an index waits for every running statement, also for one that waits for the lock. */
+async function takeLock(guard: Knex): Promise<void> {
+  const text = `select pg_try_advisory_lock(${MIGRATION_LOCK}) as taken`
+  while (!(await guard.raw(text)).rows[0].taken) await delay(LOCK_RETRY_MS)
 }
 
 /** Marks the baseline as applied if all migrations that it replaces are. */

@@ -3,7 +3,10 @@ import { Cache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import { retryOnConflict } from '../core/retry.ts'
 import { typeName } from '../fhir/definitions.ts'
+import { chooseDialect } from '../postgres/chosen-dialect.ts'
+import { CITUS } from '../postgres/citus-dialect.ts'
 import type { Database } from '../postgres/database.ts'
+import { POSTGRES } from '../postgres/postgres-dialect.ts'
 import type { Replicas } from '../postgres/replicas.ts'
 import { Keys } from './index/keys.ts'
 import { openStatistics } from './index/statistics.ts'
@@ -11,15 +14,14 @@ import { Repository } from './repository.ts'
 import type { StoreContext, WritePart, WriteRule } from './rows/context.ts'
 import { KnownCounts } from './rows/counts.ts'
 import { type OwnParametersReader, openOwnParameters } from './rows/custom-parameters.ts'
-import { createFetch } from './rows/fetch.ts'
-import { createRecentVersions } from './rows/recent.ts'
+import { createFetch, createRecentVersions } from './rows/newest.ts'
+import { createCoalescer } from './rows/statements.ts'
 import { createWatchers } from './rows/subscribers.ts'
-import { createTenants } from './rows/tenants.ts'
 import { inTransaction } from './transaction.ts'
-import { createCoalescer } from './write/coalesce.ts'
 import { createKeyedMutex } from './write/conditional.ts'
 import { deleteStatement } from './write/deletions.ts'
 
+const RECENT_SIZE = 32_000_000
 const SEEN_CODES = 50_000
 const WARNED = 10_000
 const ACCOUNT_HOLDERS = 10_000
@@ -35,7 +37,8 @@ export interface RepositoryOptions {
   readonly log?: Logger
   readonly announce?: StoreContext['announce']
   readonly replicas?: Replicas | undefined
-  readonly answersSearches?: boolean
+  /** Characters of recent versions to cache. */
+  readonly recentSize?: number
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -47,25 +50,22 @@ export async function openRepository(
   { rules, parts }: WriteFeatures,
   options: RepositoryOptions = {},
 ): Promise<Repository> {
-  const [row] = await database.query<{ salt: Buffer; isDistributed: boolean }>({
-    text: `select salt, to_regclass('pg_dist_partition') is not null as "isDistributed"
+  const [row] = await database.query<{ salt: Buffer; isCitus: boolean }>({
+    text: `select salt, to_regclass('pg_dist_partition') is not null as "isCitus"
       from search_key_salt`,
     values: [],
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
-  if (row.isDistributed) database.distribute()
-  // Limited by size: a `max` would allocate for all entries up front.
-  const seen = new Cache<bigint, true>({ name: 'seen-codes', max: SEEN_CODES })
-  const holders = new Cache<string, true>({ name: 'patients-with-accounts', max: ACCOUNT_HOLDERS })
+  chooseDialect(row.isCitus ? CITUS : POSTGRES)
   const warned = new Cache<string, true>({ name: 'warned-parameters', max: WARNED })
   const store: StoreContext = {
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([deletion])),
-    recent: createRecentVersions(options.answersSearches),
+    recent: createRecentVersions(options.recentSize ?? RECENT_SIZE),
     // A snapshot covers one server, not the rows of others.
-    counts: row.isDistributed ? undefined : new KnownCounts(database),
+    counts: row.isCitus ? undefined : new KnownCounts(database),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {
@@ -76,11 +76,11 @@ export async function openRepository(
     logDamaged({ project, type, id, ver }) {
       options.log?.error({ project, type: typeName(type), id, ver }, DAMAGED)
     },
-    tenants: createTenants(),
+    projectNumber: createProjectNumbers(),
     watchers: createWatchers(),
     statistics: openStatistics(database),
-    seenCodes: { has: (key) => seen.has(key), add: (key) => void seen.set(key, true) },
-    holders: { has: (id) => holders.has(id), add: (id) => void holders.set(id, true) },
+    seenCodes: new Cache({ name: 'seen-codes', max: SEEN_CODES }),
+    holders: new Cache({ name: 'patients-with-accounts', max: ACCOUNT_HOLDERS }),
     announce: options.announce ?? (() => {}),
     written: async (part, row) => part.committed?.(row),
     rules: new Map(rules.map((rule) => [rule.type, rule])),
@@ -93,4 +93,20 @@ export async function openRepository(
     deferred: undefined,
   }
   return new Repository(store, { database, replicas: options.replicas })
+}
+
+/** Numbers are never reused, so cached ones stay valid; unknown ids are read again. */
+function createProjectNumbers(): StoreContext['projectNumber'] {
+  const numbers = new Map<string, number>()
+  return async (connection, rowId) => {
+    const known = numbers.get(rowId)
+    if (known !== undefined) return known
+    const [row] = await connection.query<{ project: number }>({
+      name: 'tenant',
+      text: 'select project from tenant where fhir_id = $1',
+      values: [rowId],
+    })
+    if (row) numbers.set(rowId, row.project)
+    return row?.project
+  }
 }

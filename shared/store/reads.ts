@@ -2,7 +2,9 @@
 
 import { criteriaSql, readDecided } from '../access/decisions/decide.ts'
 import type { Decisions } from '../access/decisions/decide-in-sql.ts'
-import { type Grant, INTERACTIONS } from '../access/grant.ts'
+import { compileGrant, createTypeScope } from '../access/decisions/grant-predicates.ts'
+import { toIndexedRow } from '../access/decisions/match-row.ts'
+import { type Grant, INTERACTIONS, plainGrant } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { HttpError, notFound } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
@@ -12,7 +14,6 @@ import {
   readCompartment,
 } from '../search/compartment.ts'
 import { searchDeleted } from '../search/deleted.ts'
-import { finder } from '../search/finder.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { type Explanation, explain, search, searchMany, searchTypes } from '../search/page.ts'
 import {
@@ -28,7 +29,6 @@ import {
   visibleVersions,
 } from './binaries.ts'
 import { history, typeHistory } from './read/history.ts'
-import { type MetaSummary, metaSummary } from './read/meta-summary.ts'
 import {
   type ResourceId,
   read,
@@ -37,7 +37,8 @@ import {
   readManyLinked,
   readVersion,
 } from './read/read.ts'
-import { type StoreContext, withAbortSignal } from './rows/context.ts'
+import { type MetaSummary, metaSummary } from './read/summaries.ts'
+import { indexRows, type StoreContext, withAbortSignal } from './rows/context.ts'
 import type {
   BinaryHead,
   HistoryPage,
@@ -191,9 +192,23 @@ export class Reads {
     return explain(this.store, principal, request)
   }
 
-  /** No statement: tests an unstored resource. */
-  finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean {
-    return finder(this.store, principal, request)
+  /**
+   * Tests resources that are not stored, without a statement. Returns false for conditions that need PostgreSQL.
+   */
+  finder(
+    principal: Principal,
+    { type, conditions }: SearchRequest,
+  ): (resource: Resource) => boolean {
+    if (conditions.length === 0) return () => true
+    const { store } = this
+    const place = createTypeScope(store.keys, principal, type, principal.project.number)
+    const grant = { ...plainGrant(type, ['search'], 'search'), criteria: conditions }
+    const { matches } = compileGrant(place, grant)
+    if (matches === undefined) return () => false
+    return (resource) => {
+      const rows = indexRows(store, place.project, resource, { parameters: place.own })
+      return matches(toIndexedRow(store.keys.rowId(type, resource.id ?? ''), rows))
+    }
   }
 
   /** Returns the policy's decision for every interaction. Errors: 404. */
@@ -208,7 +223,7 @@ export class Reads {
     return criteriaSql(this.store, principal, type, grant)
   }
 
-  /** Checks a resource as its write would, where nothing else is needed. Errors: 400. */
+  /** Validates a resource as a write would, without other checks. Errors: 400. */
   requireForm({ project }: Principal, resource: Resource): void {
     const rule = this.store.rules.get(resource.resourceType)
     rule?.checkForm?.(resource)

@@ -13,7 +13,7 @@ import { BINARY, requireVisibleId } from './binaries.ts'
 import { isLinked, type ResourceId, requireOwn } from './read/read.ts'
 import { Reads, type ReplicaStore } from './reads.ts'
 import { rowKey, type StoreContext } from './rows/context.ts'
-import { createFetch, fetchTogether } from './rows/fetch.ts'
+import { createFetch, fetchTogether } from './rows/newest.ts'
 import type { Deletion, WriteOptions, WriteResult } from './rows/version.ts'
 import {
   type Failed,
@@ -24,9 +24,8 @@ import {
   runTransaction,
 } from './transaction.ts'
 import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
-import { removeTogether } from './write/deletions.ts'
+import { remove, removeTogether } from './write/deletions.ts'
 import { createPlanned, type PlannedCreates, planCreate } from './write/planned-rows.ts'
-import { remove } from './write/remove.ts'
 import { create, patch, update } from './write/write.ts'
 
 interface Places {

@@ -9,12 +9,20 @@ import type { Connection } from '../postgres/statement.ts'
 import { lockStatement, type TransactionOptions } from '../postgres/transaction.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import type { StoreContext } from './rows/context.ts'
-import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
-import type { CheckedReference, Deleted, DeletionWrite, Submit } from './rows/ports.ts'
+import { type Fetch, fetchAll, type RowKey } from './rows/newest.ts'
 import type { VersionRow } from './rows/rows.ts'
 import { writeStatement } from './rows/statements.ts'
-import type { PartWritten, StatementPart, Write, Written } from './rows/write-rows.ts'
-import { setsPatientAccounts } from './write/accounts.ts'
+import type {
+  CheckedReference,
+  Deleted,
+  DeletionWrite,
+  PartWritten,
+  StatementPart,
+  Submit,
+  Write,
+  Written,
+} from './rows/write-rows.ts'
+import { setsPatientAccounts } from './write/authorize.ts'
 import { conditionKey } from './write/conditional.ts'
 import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
@@ -80,7 +88,7 @@ export async function inTransaction<T>(
   // A write that may be rolled back proves nothing about the dictionary.
   const seenCodes: StoreContext['seenCodes'] = {
     has: (key) => store.seenCodes.has(key),
-    add: (key) => void codes.add(key),
+    set: (key) => codes.add(key),
   }
   let hasEvents = false
   const announce = () => {
@@ -112,7 +120,7 @@ export async function inTransaction<T>(
     for (const [part, rows] of done) await part.beforeCommit?.(connection, rows)
     return result
   }, options)
-  for (const key of codes) store.seenCodes.add(key)
+  for (const key of codes) store.seenCodes.set(key, true)
   if (hasEvents) store.announce()
   const rows = [...done].flatMap(([part, rows]) => rows.map((row) => [part, row] as const))
   await Promise.all(rows.map(([part, row]) => store.written(part, row)))

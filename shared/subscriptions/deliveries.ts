@@ -2,24 +2,17 @@
  * Pending deliveries: a row from the match of a change until its delivery. Workers lease rows, so that those of a
  * crashed worker are taken over.
  */
-import { randomUUIDv7 } from 'node:crypto'
+
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
-import type { Change } from '../access/subscription.ts'
+import { CHANGES_BY_LETTER, type Change } from '../access/subscription.ts'
 import { timings } from '../core/config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import { type Lease, type LeaseTable, leaseRow, releaseLeased } from '../postgres/leases.ts'
-import type { Connection } from '../postgres/statement.ts'
-import type { ChangeEvent } from '../store/rows/event-rows.ts'
+import { type Connection, hasRows } from '../postgres/statement.ts'
+import type { Turn } from '../queue/jobs.ts'
 import type { VersionRow } from '../store/rows/rows.ts'
-
-export interface NewDelivery {
-  readonly event: ChangeEvent
-  /** Row id. */
-  readonly subscription: string
-  /** Host of the address, or `Bot/<id>`. */
-  readonly target: string
-}
 
 export interface Delivery {
   /** The same for all attempts. */
@@ -41,9 +34,26 @@ export interface Delivery {
   /** Lease token. */
   readonly token: number
   readonly added: Date
+  /** Added, or made due again by a replay: all attempts since then run the same version of a Bot. */
+  readonly since: Date
+  /** The key of its Bot's runs. */
+  readonly turn: Turn | undefined
+  /** Changes that this one has replaced. */
+  readonly replaced: number
+  /** A message about the Subscription itself, which is then its resource; undefined for a change. */
+  readonly notice: Notice | undefined
+  /** Number of the event of a topic. */
+  readonly event: number | undefined
   /** The version to send (the last one for a deletion); undefined when expunged. */
   readonly version: VersionRow | undefined
 }
+
+const NOTICES = { h: 'handshake', b: 'heartbeat' } as const
+
+type Notice = (typeof NOTICES)[keyof typeof NOTICES]
+
+/** Maps the letter in the column `op` to the subject of a delivery. */
+export const DELIVERY_KINDS = { ...CHANGES_BY_LETTER, ...NOTICES } as const
 
 /** Free capacity of a worker. */
 export interface WorkerCapacity {
@@ -64,31 +74,12 @@ export function deliveryLease({ id, token }: Pick<Delivery, 'id' | 'token'>): Le
   return { key: [id], token }
 }
 
-const OPS = { create: 'c', update: 'u', delete: 'd' } as const
-
-export async function addDeliveries(
-  connection: Connection,
-  deliveries: readonly NewDelivery[],
-): Promise<void> {
-  if (deliveries.length === 0) return
-  const column = (value: (delivery: NewDelivery) => unknown) => deliveries.map(value)
-  await connection.query({
-    name: 'delivery-add',
-    text: `insert into delivery
-        (project, id, subscription, type, resource, ver, op, origin, target)
-      select * from unnest($1::int[], $2::uuid[], $3::uuid[], $4::smallint[], $5::uuid[], $6::int[],
-        $7::"char"[], $8::text[], $9::text[])`,
-    values: [
-      column(({ event }) => event.project),
-      column(() => randomUUIDv7()),
-      column(({ subscription }) => subscription),
-      column(({ event }) => typeNumber(event.type)),
-      column(({ event }) => event.subject.id),
-      column(({ event }) => event.ver),
-      column(({ event }) => OPS[event.change]),
-      column(({ event }) => event.origin),
-      column(({ target }) => target),
-    ],
+/** False for a delivery that has ended, or is a dead letter. */
+export async function hasDelivery(connection: Connection, id: string): Promise<boolean> {
+  return await hasRows(connection, {
+    name: 'delivery-exists',
+    text: `select 1 from delivery where id = $1 and state <> 'failed'`,
+    values: [id],
   })
 }
 
@@ -129,7 +120,7 @@ export async function releaseDelivery(
 /** Counts of pending deliveries. */
 interface Backlog {
   readonly waiting: number
-  /** Age of the oldest unattempted delivery; 0 without one. */
+  /** Age of the oldest unattempted delivery that is not debounced; 0 without one. */
   readonly oldestSeconds: number
   /** Subscriptions with paused deliveries. */
   readonly paused: number
@@ -141,7 +132,8 @@ export async function readDeliveryBacklog(connection: Connection): Promise<Backl
   const [row] = await connection.query<Backlog>({
     name: 'delivery-backlog',
     text: `select count(*)::int as waiting,
-        coalesce(extract(epoch from clock_timestamp() - min(added) filter (where attempts = 0)), 0)::float8
+        coalesce(extract(epoch from clock_timestamp() - min(added)
+          filter (where attempts = 0 and not (debounced and due > clock_timestamp()))), 0)::float8
           as "oldestSeconds",
         (select count(*)::int from subscription_state where paused_until > clock_timestamp()) as paused
       from delivery where state <> 'failed'`,
@@ -152,7 +144,7 @@ export async function readDeliveryBacklog(connection: Connection): Promise<Backl
 
 /*
  * Workers take pending deliveries in turns by Project. The first attempt for a version waits for those of earlier
- * versions of its resource. Deliveries to busy or paused receivers are skipped at no cost, however many they are.
+ * versions of its resource, and each attempt with a key for earlier changes of the key until they have ended. Deliveries to busy or paused receivers are skipped at no cost, however many they are.
  */
 
 const PER_PROJECT = 20
@@ -162,7 +154,6 @@ const LOCK = 6_221_483_007_210_018n
 
 export const TAKE_LOCKS = [LOCK]
 
-const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
 const REGISTRY = `{${[...REGISTRY_TYPES].map(typeNumber).join(',')}}`
 
 type OwnColumns = Pick<
@@ -178,12 +169,17 @@ type OwnColumns = Pick<
   | 'faults'
   | 'token'
   | 'added'
+  | 'since'
+  | 'replaced'
 >
 
 interface TakenRow extends OwnColumns {
-  readonly op: keyof typeof CHANGES
+  readonly op: keyof typeof DELIVERY_KINDS
+  readonly event: string | null
   readonly origin: string
   readonly terms: number | null
+  readonly turn_key: string | null
+  readonly turn_most: number | null
   readonly filed: number
   readonly vver: number
   readonly lu: Date | null
@@ -191,6 +187,12 @@ interface TakenRow extends OwnColumns {
   readonly meta_at: number
   readonly meta_ext: string
 }
+
+/** No earlier change is still to be matched, and fewer than `turn_most` earlier ones of the key are pending. */
+const IS_TURN = `(not exists (select 1 from outbox b where b.project = x.project and b.seq < x.turn_seq)
+              and (select count(*) from (select 1 from delivery y where y.project = x.project
+                and y.turn_key = x.turn_key and y.state <> 'failed'
+                and (y.turn_seq, y.id) < (x.turn_seq, x.id) limit x.turn_most) z) < x.turn_most)`
 
 /** $1: room for bot deliveries, $2: for external ones, $3: types of the registry. */
 const takeSql = (columns: string, versions: string) => `with recursive
@@ -213,16 +215,17 @@ const takeSql = (columns: string, versions: string) => `with recursive
           select x.id, x.project, x.target, x.attempts > 0 as again, x.due from delivery x
           where x.project = o.project and x.target = o.target and x.subscription = o.subscription
             and x.state <> 'failed' and x.due <= statement_timestamp()
-            and (x.attempts > 0 or not exists (select from delivery y
+            and (x.attempts > 0 or not exists (select 1 from delivery y
               where y.project = x.project and y.subscription = x.subscription and y.type = x.type
                 and y.resource = x.resource and y.ver < x.ver and y.state <> 'failed'
                 and (y.attempts = 0 or y.state = 'active')))
+            and (x.turn_key is null or ${IS_TURN})
           order by x.attempts > 0, x.due
           limit ${PER_TARGET}
           for update skip locked) d
         where case when o.target like 'Bot/%' then $1::int else $2::int end > 0
           and o.target not in (select target from busy group by target having sum(n) >= ${PER_TARGET})
-          and not exists (select from subscription_state s where s.project = o.project
+          and not exists (select 1 from subscription_state s where s.project = o.project
             and s.subscription = o.subscription and s.paused_until > statement_timestamp())),
       placed as (
         select due.*, row_number() over (partition by target order by again, turn, due)
@@ -241,7 +244,8 @@ const takeSql = (columns: string, versions: string) => `with recursive
         returning d.*,
           case when d.type = any($3::smallint[]) then ${SYSTEM_PROJECT_NUMBER} else d.project end as filed)
       select d.id::text, d.project, d.subscription::text, d.type, d.resource::text, d.ver, d.op, d.origin,
-        d.target, d.attempts as attempt, d.faults, d.takes as token, d.added, d.filed, a.ver as terms${columns}
+        d.target, d.attempts as attempt, d.faults, d.takes as token, d.added, d.turn_key, d.turn_most, d.replaced, d.event::text,
+        coalesce(d.since, d.added) as since, d.filed, a.ver as terms${columns}
       from taken d
       left join active_subscription a on a.project = d.project and a.id = d.subscription ${versions}`
 
@@ -260,15 +264,15 @@ export async function leaseDeliveries(
     name: 'delivery-take',
     text: takeSql(VERSION, VERSIONS),
     values,
-    apart: async ({ query }) => {
+    inSteps: async ({ query }) => {
       const taken = await query<TakenRow>({ text: takeSql('', ''), values })
       const list = (of: (row: TakenRow) => number | string) => `{${taken.map(of).join(',')}}`
       const versions = await query<{ n: number }>({
         text: `select x.n::int${VERSION}
           from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
             as x(project, type, id, ver, n)
-          join version v on v.project = x.project and v.type = x.type and v.id = x.id and v.ver = x.ver`,
-        projects: taken.map(({ filed }) => filed),
+          join version v on ${dialect.projectOfList('v.project', 4)} and v.type = x.type and v.id = x.id and v.ver = x.ver`,
+        perProject: taken.map(({ filed }) => filed),
         values: [
           list(({ filed }) => filed),
           list(({ type }) => type),
@@ -287,12 +291,31 @@ export async function leaseDeliveries(
 }
 
 function toDelivery(row: TakenRow): Delivery {
-  const { op, origin, terms, filed, vver, lu, content, meta_at, meta_ext, ...own } = row
+  const {
+    op,
+    origin,
+    terms,
+    turn_key,
+    turn_most,
+    filed,
+    vver,
+    lu,
+    content,
+    meta_at,
+    meta_ext,
+    event,
+    ...own
+  } = row
   const { type, resource } = own
+  const kind = DELIVERY_KINDS[op]
+  const isNotice = kind === 'handshake' || kind === 'heartbeat'
   return {
     ...own,
     terms: terms ?? undefined,
-    change: CHANGES[op],
+    turn: turn_key === null ? undefined : { key: turn_key, most: turn_most ?? 1 },
+    change: isNotice ? 'update' : kind,
+    notice: isNotice ? kind : undefined,
+    event: event === null ? undefined : Number(event),
     // Written by the store.
     cause: JSON.parse(origin) as Partial<Cause>,
     version:

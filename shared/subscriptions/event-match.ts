@@ -7,18 +7,23 @@ import { decideContents, filterByCriteria, hiddenBy } from '../access/decisions/
 import type { AccessDecision } from '../access/decisions/decide-in-sql.ts'
 import { compileGrant, hidesAny } from '../access/decisions/grant-predicates.ts'
 import { type IndexedRow, toIndexedRow } from '../access/decisions/match-row.ts'
-import { withoutSecrets } from '../access/fields/secrets.ts'
+import { withoutSecrets } from '../access/fields/fields.ts'
+import type { Grant } from '../access/grant.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/subscription.ts'
-import type { OwnParameters } from '../fhir/definitions-data.ts'
+import {
+  type Change,
+  criteriaGrant,
+  previousTerms,
+  type SubscriptionTerms,
+} from '../access/subscription.ts'
+import { type OwnParameters, openOnce } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
 import { testedCodes } from '../search/language/search-request.ts'
-import { redactFor } from '../store/read/redact.ts'
-import type { StoreContext } from '../store/rows/context.ts'
+import { redactFor } from '../store/read/read.ts'
+import { indexRows, metaAccounts, type StoreContext } from '../store/rows/context.ts'
 import type { ChangeEvent } from '../store/rows/event-rows.ts'
-import { indexRows, metaAccounts } from '../store/rows/index-rows.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Watcher } from '../store/rows/subscribers.ts'
 
@@ -41,12 +46,12 @@ export function toCandidate(
   own: OwnParameters | undefined,
 ): Candidate {
   const { subject } = event
-  const resource = once(() => parseVersion(toVersion(subject)))
+  const resource = openOnce(() => parseVersion(toVersion(subject)))
   return {
     event,
     own,
     resource,
-    held: once(() => {
+    held: openOnce(() => {
       const rows = indexRows(store, subject.project, resource(), { parameters: own })
       return toIndexedRow(subject.id, rows)
     }),
@@ -56,13 +61,32 @@ export function toCandidate(
 /** True when a change matches type, interaction, accounts and criteria. Errors: those of PostgreSQL. */
 export async function matchesCriteria(
   store: StoreContext,
-  { event, own, resource, held }: Candidate,
+  candidate: Candidate,
   { terms, grant }: Watcher,
 ): Promise<boolean> {
-  const { change, type, subject } = event
+  const { event, own, resource } = candidate
+  const { change, type } = event
   if (terms.type !== type || !terms.changes.has(change)) return false
   if (!sharesAccount(resource, terms.accounts)) return false
+  if (!(await meets(store, candidate, grant))) return false
+  const before = previousTerms(terms)
+  if (before === undefined || change === 'create') return true
+  const subject = change === 'delete' ? event.subject : event.previous
+  if (subject === undefined) return false
+  return await meets(
+    store,
+    toCandidate(store, { ...event, subject }, own),
+    criteriaGrant(before, own),
+  )
+}
+
+async function meets(
+  store: StoreContext,
+  { event, own, held }: Candidate,
+  grant: Grant,
+): Promise<boolean> {
   if (grant.criteria.length === 0) return true
+  const { type, subject } = event
   const { project } = subject
   const scope = { keys: store.keys, project, type, own, units: [] }
   const { matches } = compileGrant(scope, grant)
@@ -75,14 +99,6 @@ function sharesAccount(resource: () => Resource, accounts: readonly string[]): b
   if (accounts.length === 0) return true
   const own = metaAccounts(resource().meta) ?? []
   return own.some(({ reference }) => reference !== undefined && accounts.includes(reference))
-}
-
-function once<T>(make: () => T): () => T {
-  let made: { readonly value: T } | undefined
-  return () => {
-    made ??= { value: make() }
-    return made.value
-  }
 }
 
 /** A change as version rows; `previous` for an update only. */
@@ -105,11 +121,15 @@ export async function matchesForViewer(
   const { type, expression } = terms
   if (!may(viewer, type, 'read')) return false
   const hidesNothing = grantsFor(viewer, type, 'read')?.every((grant) => grant.hidden.length === 0)
-  if (expression === undefined && (hidesNothing ?? true)) return true
+  if (terms.topic === undefined && expression === undefined && (hidesNothing ?? true)) return true
   const rows = previous === undefined ? [row] : [row, previous]
   const [now, before] = await decideContents(store, viewer, ['read'], rows)
   if (now?.read === undefined) return false
   if (await readsHidden(store, row, hiddenBy(now.read), terms)) return false
+  if (terms.topic?.previous !== undefined && previous !== undefined) {
+    if (before?.read === undefined) return false
+    if (await readsHidden(store, previous, hiddenBy(before.read), terms)) return false
+  }
   if (expression === undefined) return true
   const shown = (version: VersionRow, ruling: AccessDecision) =>
     withoutSecrets(parseVersion(redactFor(viewer, toVersion(version), hiddenBy(ruling))))
@@ -128,7 +148,16 @@ async function readsHidden(
 ): Promise<boolean> {
   if (hidden.length === 0) return false
   const own = await store.ownParameters.of(store.connection, project)
-  const { criteria } = criteriaGrant(terms, own)
-  const codes = criteria.flatMap((criterion) => testedCodes(terms.type, criterion))
-  return hidesAny({ hidden }, terms.type, codes, own)
+  return hidesAny({ hidden }, terms.type, codesTested(terms, own), own)
+}
+
+/** Returns the search parameters that the criteria read, also of the version before a change. */
+export function codesTested(
+  terms: SubscriptionTerms,
+  own: OwnParameters | undefined,
+): readonly string[] {
+  const all = [terms, previousTerms(terms)].filter((item) => item !== undefined)
+  return all.flatMap((item) =>
+    criteriaGrant(item, own).criteria.flatMap((criterion) => testedCodes(item.type, criterion)),
+  )
 }

@@ -3,17 +3,29 @@
 import { decideContents, hiddenBy, versionsBeforeDeletion } from '../access/decisions/decide.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Change, SubscriptionTerms } from '../access/subscription.ts'
+import {
+  type Change,
+  readSubscription,
+  type SubscriptionTarget,
+  type SubscriptionTerms,
+} from '../access/subscription.ts'
 import { HttpError } from '../core/errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { signAttachments, signBinary } from '../request/binary/attachments.ts'
+import { signAttachments } from '../request/binary/attachments.ts'
+import { signBinary } from '../request/reply.ts'
 import type { Services } from '../request/services.ts'
 import { requireVisible } from '../store/binaries.ts'
-import { redactFor } from '../store/read/redact.ts'
+import { redactFor } from '../store/read/read.ts'
 import type { StoreContext } from '../store/rows/context.ts'
 import type { ChangeEvent } from '../store/rows/event-rows.ts'
-import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
+import {
+  parseVersion,
+  present,
+  toVersion,
+  type VersionRow,
+  versionColumns,
+} from '../store/rows/rows.ts'
 import {
   type ActiveSubscription,
   readWatches,
@@ -22,21 +34,17 @@ import {
   watcherFrom,
 } from '../store/rows/subscribers.ts'
 import type { Version } from '../store/rows/version.ts'
-import {
-  addDeliveries,
-  type Delivery,
-  leaseDeliveries,
-  type NewDelivery,
-  TAKE_LOCKS,
-  type WorkerCapacity,
-} from './deliveries.ts'
+import { type Delivery, leaseDeliveries, TAKE_LOCKS, type WorkerCapacity } from './deliveries.ts'
 import { type Candidate, matchesCriteria, matchesForViewer, toCandidate } from './event-match.ts'
+import { addDeliveries, type DeliveryPace, type NewDelivery } from './new-deliveries.ts'
 import { deleteOutboxEvents, filedIn, lockOutboxEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 
 export interface MatchOptions {
   /** Returns the author, whose access decides; undefined without an active membership. */
   author(subscription: Resource, project: number): Promise<Principal | undefined>
+  /** Returns the key and the debounce of a delivery to the Bot of a Subscription. */
+  pace(subscription: Resource, project: number, about: PacedEvent): Promise<DeliveryPace>
   /** Reads unstored Subscriptions by row id, without ended ones. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
   /** Notifies `sockets` before the changes are removed: a crash in between repeats a notification rather than losing it. */
@@ -45,6 +53,12 @@ export interface MatchOptions {
   skipped(subscription: string, error: unknown): void
   /** Called with the match of a change resent with `verbose`. */
   compared(subscription: string, event: ChangeEvent, isPending: boolean): void
+}
+
+export interface PacedEvent {
+  readonly bot: string
+  readonly terms: SubscriptionTerms
+  readonly event: ChangeEvent
 }
 
 export interface MatchResult {
@@ -117,11 +131,19 @@ export function deliveredVersion(
   return readVersion(store, filedIn(delivery), delivery, ver)
 }
 
-/** Returns the current Subscription; undefined when no longer active. */
+/** Returns the current Subscription; undefined when no longer active, or for a handshake no longer requested. */
 export async function currentSubscription(
-  { connection, watchers }: StoreContext,
-  { project, subscription: id, terms: ver }: Delivery,
+  store: StoreContext,
+  delivery: Delivery,
 ): Promise<ActiveSubscription | undefined> {
+  const { connection, watchers } = store
+  const { project, subscription: id, terms: ver, version } = delivery
+  if (delivery.notice === 'handshake') {
+    const newest = await newestVersion(store, delivery)
+    if (version === undefined || newest.isDeleted || newest.ver !== delivery.ver) return undefined
+    const subscription = parseVersion(toVersion(version))
+    return { subscription, terms: readSubscription(subscription) }
+  }
   return ver === undefined ? undefined : watchers.active(connection, { project, id, ver })
 }
 
@@ -168,7 +190,14 @@ async function matchTaken(
         if (!isMatch) continue
         if (!watch.isStored) notifications.push({ subscription: watch.id, event })
         else if (watcher.terms.hook !== undefined) {
-          deliveries.push({ event, subscription: watch.id, target: deliveryTarget(watcher) })
+          const pace = await readPace(watcher, event, options)
+          deliveries.push({
+            event,
+            subscription: watch.id,
+            target: deliveryTarget(watcher.terms.hook),
+            isTopic: watcher.terms.topic !== undefined,
+            ...pace,
+          })
         }
       } catch (error) {
         // A PostgreSQL failure has ended the transaction; other failures affect one Subscription.
@@ -180,6 +209,15 @@ async function matchTaken(
   return { deliveries, notifications }
 }
 
+async function readPace(
+  { subscription, project, terms }: Watcher,
+  event: ChangeEvent,
+  options: MatchOptions,
+): Promise<DeliveryPace> {
+  const bot = terms.hook?.bot
+  return bot === undefined ? {} : await options.pace(subscription, project, { bot, terms, event })
+}
+
 /** Without an author nothing is sent; the delivery reports that. */
 async function isSeenToFit(
   inner: StoreContext,
@@ -187,7 +225,9 @@ async function isSeenToFit(
   { subscription, project, terms, grant }: Watcher,
   { author }: MatchOptions,
 ): Promise<boolean> {
-  if (terms.expression === undefined && grant.criteria.length === 0) return true
+  // An event of a topic has a number, which shows that there was one.
+  const isPlain = terms.topic === undefined && terms.expression === undefined
+  if (isPlain && grant.criteria.length === 0) return true
   const viewer = await author(subscription, project)
   if (viewer === undefined) return true
   return matchesForViewer(inner, viewer, { change, row: subject, previous }, terms)
@@ -233,8 +273,7 @@ export async function visibleVersion(
 }
 
 /** Returns the host or bot by which deliveries are counted. */
-function deliveryTarget({ terms: { hook } }: Watcher): string {
-  if (hook === undefined) return ''
+export function deliveryTarget(hook: SubscriptionTarget): string {
   return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`
 }
 
@@ -265,8 +304,17 @@ export async function eventBody(
   const version = await services.repository.withStore((store) =>
     visibleVersion(store, principal, row, waited),
   )
-  if (version === undefined) return undefined
-  const text = present(version, principal, true)
+  return version && (await signedText(services, principal, version, true))
+}
+
+/** Returns JSON text with signed URLs. `extended` adds platform meta. */
+export async function signedText(
+  services: Services,
+  principal: Principal,
+  version: Version,
+  extended: boolean,
+): Promise<string> {
+  const text = present(version, principal, extended)
   if (version.type === 'Binary') return signBinary(services, principal, version, text)
   return signAttachments(services, principal, text)
 }

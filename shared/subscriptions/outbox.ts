@@ -3,10 +3,12 @@
  * change only when no earlier one of its resource is taken, which keeps deliveries in version order. Projects take
  * turns, so that one backlog does not block others.
  */
+
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
-import type { Change } from '../access/subscription.ts'
+import { CHANGE_LETTERS, CHANGES_BY_LETTER, type Change } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import type { Connection } from '../postgres/statement.ts'
 import type { ChangeEvent, StoredCause } from '../store/rows/event-rows.ts'
 import { contentId, type VersionRow } from '../store/rows/rows.ts'
@@ -67,13 +69,11 @@ export async function deleteOutboxEvents(
   if (taken.length === 0) return
   await connection.query({
     name: 'outbox-forget',
-    text: `delete from outbox o using unnest($1::int[], $2::bigint[]) as x(project, seq)
+    text: `delete from outbox o using ${dialect.unnest('$1::int[]', '$2::bigint[]')} as x(project, seq)
       where o.project = x.project and o.seq = x.seq`,
     values: [list(taken.map(({ project }) => project)), list(taken.map(({ seq }) => seq))],
   })
 }
-
-const OPS = { create: 'c', update: 'u', delete: 'd' } as const
 
 interface Resend {
   readonly home: number
@@ -91,10 +91,10 @@ export async function addResend(
     name: 'outbox-again',
     text: `insert into outbox (project, type, id, ver, op, origin)
       select $1, type, id, ver, $6::"char", $7 from version v
-      where project = $2 and type = $3 and id = $4 and ver = $5 and not exists (select from version x
+      where project = $2 and type = $3 and id = $4 and ver = $5 and not exists (select 1 from version x
         where x.project = v.project and x.type = v.type and x.id = v.id and x.ver > v.ver)
       returning 1`,
-    values: [home, project, type, id, ver, OPS[change], JSON.stringify(cause)],
+    values: [home, project, type, id, ver, CHANGE_LETTERS[change], JSON.stringify(cause)],
   })
   return rows.length > 0
 }
@@ -136,7 +136,7 @@ async function readChanges(
         and v.ver = e.ver
       left join version b on b.project = e.project and b.type = e.type and b.id = e.id
         and b.ver = e.ver - 1
-      where not exists (select from outbox x
+      where not exists (select 1 from outbox x
         where x.project = e.home and x.type = e.type and x.id = e.id and x.ver < e.ver
           and x.seq <> all($2::bigint[]))
       order by e.seq`,
@@ -155,8 +155,6 @@ async function readChanges(
 export function filedIn({ project, type }: Pick<OutboxRow, 'project' | 'type'>): number {
   return REGISTRY_TYPES.has(typeName(type)) ? SYSTEM_PROJECT_NUMBER : project
 }
-
-const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
 
 function toEvent(row: ChangeRow): ChangeEvent | undefined {
   const { home, seq, op, origin, project, type, id, ver, lu, content } = row
@@ -188,7 +186,7 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
   return {
     project: home,
     seq,
-    change: CHANGES[op],
+    change: CHANGES_BY_LETTER[op],
     type: typeName(type),
     id: contentId(subject.content ?? ''),
     ver,

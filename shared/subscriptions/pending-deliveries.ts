@@ -1,23 +1,28 @@
 /** Delivery operations: `$status`, `$resend` and `$redeliver`. */
 import { randomUUID } from 'node:crypto'
 import { readDecided } from '../access/decisions/decide.ts'
-import type { Principal } from '../access/principal.ts'
+import { type Principal, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
+import { unlinked } from '../access/project-context.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
+import { readTopicTerms } from '../access/topic-terms.ts'
 import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../core/errors.ts'
-import { isObject, parseReference } from '../fhir/resource.ts'
+import { isObject, nonEmptyText, parseReference } from '../fhir/resource.ts'
 import { readJson } from '../request/negotiate.ts'
-import { readInputs } from '../request/parameters.ts'
-import { jsonReply, outcomeReply } from '../request/reply.ts'
-import type { Operation } from '../request/request.ts'
+import { parametersReply, readInputs } from '../request/parameters.ts'
+import { FHIR_JSON, jsonReply, outcomeReply, textReply } from '../request/reply.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
+import { search } from '../search/page.ts'
+import { equals, searchFor } from '../store/lookups.ts'
 import type { StoreContext } from '../store/rows/context.ts'
 import { makesEvents } from '../store/rows/event-rows.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
-import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
+import { statusesText } from './notifications.ts'
 import { addResend } from './outbox.ts'
 import {
   listPendingDeliveries,
   type PendingDelivery,
   readSubscriptionState,
+  readSubscriptionStates,
   redeliver as redeliverFailed,
 } from './state.ts'
 
@@ -37,7 +42,7 @@ async function find(store: StoreContext, principal: Principal, type: string, id:
 }
 
 /** Errors: 404, 410. */
-async function findSubscription(store: StoreContext, principal: Principal, id: string) {
+export async function findSubscription(store: StoreContext, principal: Principal, id: string) {
   const row = await find(store, principal, SUBSCRIPTION, id)
   if (row.content === null) throw gone()
   return row
@@ -50,7 +55,7 @@ export async function resendNewest(
   { type, id, interaction, subscription, verbose }: ResendOptions,
 ): Promise<void> {
   if (!principal.isProjectAdmin) throw forbidden()
-  if (!makesEvents(type)) throw badRequest(`Changes of ${type} are no events`)
+  if (!makesEvents(type)) throw badRequest(`Changes of ${type} do not create events`)
   const row = await find(store, principal, type, id)
   const isDeleted = row.content === null
   if (isDeleted && interaction !== 'delete') throw gone()
@@ -58,7 +63,7 @@ export async function resendNewest(
     throw badRequest(`${type}/${id} is not deleted`, 'interaction')
   }
   const only = subscription && (await findSubscription(store, principal, subscription)).id
-  const home = row.project === REGISTRY_PROJECT ? principal.project.number : row.project
+  const home = row.project === SYSTEM_PROJECT_NUMBER ? principal.project.number : row.project
   const cause = { ...principal.cause, resend: { only, verbose } }
   const isAdded = await addResend(store.connection, row, { home, change: interaction, cause })
   if (!isAdded) throw preconditionFailed(`${type}/${id} has changed meanwhile`)
@@ -91,19 +96,41 @@ export async function findPendingDeliveries(
   return await listPendingDeliveries(store.connection, row.project, row.id)
 }
 
-/** `$status` of a Subscription. https://hl7.org/fhir/uv/subscriptions-backport/ */
+/** `$status` of a Subscription, or of those to topics. https://hl7.org/fhir/uv/subscriptions-backport/STU1.1/ */
 export const subscriptionStatus: Operation = {
   name: 'status',
-  on: [{ type: SUBSCRIPTION, level: 'instance' }],
-  methods: ['GET'],
-  async run({ services, principal, id = '' }) {
+  on: [
+    { type: SUBSCRIPTION, level: 'type' },
+    { type: SUBSCRIPTION, level: 'instance' },
+  ],
+  definition:
+    'http://hl7.org/fhir/uv/subscriptions-backport/OperationDefinition/backport-subscription-status',
+  methods: ['GET', 'POST'],
+  inputs: { id: 'text*: Of these', status: 'text*: With one of these statuses' },
+  text: {
+    summary: 'Read the deliveries of a Subscription',
+    description: 'Without an id in the path: of the Subscriptions to topics.',
+    answer: 'Bundle',
+  },
+  onlyReads: true,
+  async run(call) {
+    const { services, principal, id } = call
+    if (id === undefined) return await listTopicStatuses(call)
+    readInputs(call)
     const [row, state] = await services.repository.withStore(async (store) => {
       const row = await findSubscription(store, principal, id)
       return [row, await readSubscriptionState(store.connection, row.project, row.id)] as const
     })
     const subscription = parseVersion(toVersion(row, id))
-    const { delivered = 0, failed = 0, waiting = 0 } = state ?? {}
-    const error = subscription.error ?? state?.error ?? undefined
+    const { delivered = 0, failed = 0, waiting = 0, retrying = 0, events: total = 0 } = state ?? {}
+    const error = nonEmptyText(subscription.error) ?? state?.error ?? undefined
+    const topic = readTopicTerms(subscription)
+    if (topic !== undefined) {
+      const { content } = topic
+      const text = statusesText(services, [{ subscription, content, total, error }])
+      return textReply(200, text, { 'Content-Type': FHIR_JSON })
+    }
+    const url = `${services.config.baseUrl}fhir/StructureDefinition/subscription-`
     return jsonReply(200, {
       resourceType: 'Bundle',
       id: randomUUID(),
@@ -120,17 +147,11 @@ export const subscriptionStatus: Operation = {
             subscription: { reference: `${SUBSCRIPTION}/${id}` },
             ...(error === undefined ? {} : { error: [{ text: error }] }),
             extension: [
-              ...Object.entries({ delivered, failed, waiting }).map(([name, valueInteger]) => ({
-                url: `${services.config.baseUrl}fhir/StructureDefinition/subscription-${name}`,
-                valueInteger,
-              })),
+              ...Object.entries({ delivered, failed, waiting, retrying }).map(
+                ([name, valueInteger]) => ({ url: `${url}${name}`, valueInteger }),
+              ),
               ...(state?.paused
-                ? [
-                    {
-                      url: `${services.config.baseUrl}fhir/StructureDefinition/subscription-paused-until`,
-                      valueInstant: state.paused.toISOString(),
-                    },
-                  ]
+                ? [{ url: `${url}paused-until`, valueInstant: state.paused.toISOString() }]
                 : []),
             ],
           },
@@ -140,6 +161,41 @@ export const subscriptionStatus: Operation = {
   },
 }
 
+/** Errors: 400 for more than `MOST_STATUSES`. */
+async function listTopicStatuses(call: OperationCall): Promise<FhirReply> {
+  const { services, principal } = call
+  const inputs = readInputs(call)
+  const [ids, statuses] = [inputs.texts('id'), inputs.texts('status')]
+  const conditions = [
+    ...(ids.length === 0 ? [] : [equals('_id', 'token', ...ids)]),
+    ...(statuses.length === 0 ? [] : [equals('status', 'token', ...statuses)]),
+  ]
+  const order = [{ code: '_id', descending: false }]
+  const request = searchFor(SUBSCRIPTION, conditions, MOST_STATUSES, order)
+  const shown = await services.repository.withStore(async (store) => {
+    const { versions, next } = await search(store, unlinked(principal), request)
+    if (next !== undefined) {
+      throw badRequest(`There are more than ${MOST_STATUSES} Subscriptions: name some by id`, 'id')
+    }
+    const topics = versions.flatMap((version) => {
+      const subscription = parseVersion(version)
+      const content = readTopicTerms(subscription)?.content
+      const row = store.keys.rowId(SUBSCRIPTION, version.id)
+      return content === undefined ? [] : [{ row, subscription, content }]
+    })
+    const rows = topics.map(({ row }) => row)
+    const states = await readSubscriptionStates(store.connection, principal.project.number, rows)
+    return topics.map((topic) => ({ ...topic, state: states.get(topic.row) }))
+  })
+  const topics = shown.map(({ subscription, content, state }) => {
+    const error = nonEmptyText(subscription.error) ?? state?.error ?? undefined
+    return { subscription, content, total: state?.events ?? 0, error }
+  })
+  return textReply(200, statusesText(services, topics), { 'Content-Type': FHIR_JSON })
+}
+
+const MOST_STATUSES = 1000
+
 // `$resend`: sends the latest version of a resource to Subscriptions again
 
 const CHANGES: readonly Change[] = ['create', 'update', 'delete']
@@ -148,6 +204,11 @@ export const resend: Operation = {
   name: 'resend',
   on: [{ level: 'instance' }],
   methods: ['POST'],
+  text: {
+    summary: 'Send the newest version to Subscriptions again',
+    body: { interaction: 'text: create, update or delete', subscription: 'text: Only to this one' },
+    answer: 'OperationOutcome',
+  },
   area: 'administration',
   async run({ services, principal, request, type = '', id = '' }) {
     const body = request.body === undefined || request.body.length === 0 ? {} : readJson(request)
@@ -185,22 +246,18 @@ export const redeliver: Operation = {
   name: 'redeliver',
   on: [{ type: SUBSCRIPTION, level: 'instance' }],
   methods: ['POST'],
+  inputs: { since: 'text: From then on', until: 'text: Until then' },
+  text: { summary: 'Deliver failed events again', answer: 'OperationOutcome' },
   area: 'administration',
   async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'since', kind: 'text' },
-      { name: 'until', kind: 'text' },
-    ])
+    const inputs = readInputs(call)
     const since = instant('since', inputs.text('since')) ?? new Date(Date.now() - WEEK_MS)
     const until = instant('until', inputs.text('until')) ?? new Date()
     if (since > until) throw badRequest('since is after until', 'since')
     const count = await call.services.repository.withStore((store) =>
       redeliverSince(store, call.principal, call.id ?? '', { since, until }),
     )
-    return jsonReply(200, {
-      resourceType: 'Parameters',
-      parameter: [{ name: 'count', valueInteger: count }],
-    })
+    return parametersReply([['count', 'valueInteger', count]])
   },
 }
 

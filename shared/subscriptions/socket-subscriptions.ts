@@ -14,9 +14,9 @@ import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { actingSession } from '../identity/principals.ts'
 import { createMemberLogin } from '../projects/signed-in-user.ts'
 import { messageKind } from '../redis/bus.ts'
-import { botCallDepth } from '../request/quota.ts'
-import { jsonReply } from '../request/reply.ts'
+import { parametersReply } from '../request/parameters.ts'
 import type { Operation } from '../request/request.ts'
+import { botCallDepth } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Deletion, Version, WriteResult } from '../store/rows/version.ts'
@@ -120,23 +120,16 @@ export async function deleteSocketSubscription(
 }
 
 /** `stored` reads stored ones; `held` those in Redis. */
-export function storedOrHeld<T extends Version>(
+export async function storedOrHeld<T extends Version>(
   type: string,
-  stored: () => Promise<T>,
-  held: () => Promise<T | undefined>,
-): Promise<T> {
-  return type === SUBSCRIPTION ? storedOr(stored, held) : stored()
-}
-
-async function storedOr<T extends Version>(
   stored: () => Promise<T>,
   held: () => Promise<T | undefined>,
 ): Promise<T> {
   try {
     return await stored()
   } catch (error) {
-    if (!(error instanceof HttpError) || error.status !== 404) throw error
-    const found = await held()
+    const isMissing = error instanceof HttpError && error.status === 404
+    const found = type === SUBSCRIPTION && isMissing ? await held() : undefined
     if (found === undefined) throw error
     return found
   }
@@ -216,6 +209,7 @@ export const wsBindingToken: Operation = {
   name: 'get-ws-binding-token',
   on: [{ type: 'Subscription', level: 'instance' }],
   methods: ['GET', 'POST'],
+  text: { summary: 'Get a token for a web socket', answer: 'Parameters' },
   async run({ services, principal, request, id = '' }) {
     // A run has no socket, and the token would outlive it.
     if (botCallDepth(request) > 0) throw badRequest('A bot cannot bind a web socket')
@@ -229,20 +223,17 @@ export const wsBindingToken: Operation = {
       clientId: principal.clientId,
       profile: principal.profile ?? '',
       scope: principal.scope,
+      certificate: principal.certificate,
       lifetimeSeconds: LIFETIME_SECONDS,
       subscriptionId: id,
     })
     const expires = new Date(Date.now() + LIFETIME_SECONDS * 1000).toISOString()
-    const body = {
-      resourceType: 'Parameters',
-      parameter: [
-        { name: 'token', valueString: token },
-        { name: 'expiration', valueDateTime: expires },
-        { name: 'subscription', valueString: id },
-        { name: 'websocket-url', valueUrl: webSocketUrl(services.config.baseUrl) },
-      ],
-    }
-    return jsonReply(200, body)
+    return parametersReply([
+      ['token', 'valueString', token],
+      ['expiration', 'valueDateTime', expires],
+      ['subscription', 'valueString', id],
+      ['websocket-url', 'valueUrl', webSocketUrl(services.config.baseUrl)],
+    ])
   },
 }
 

@@ -2,19 +2,21 @@
  * Delivery state of Subscriptions. Consecutive failures open a circuit: deliveries wait, and after the pause the next
  * event closes it or doubles the pause.
  */
+
 import { SUBSCRIPTION } from '../access/subscription.ts'
+import { DEAD_KEPT } from '../bots/dead-runs.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import { endLease, isLeased, leaseValues } from '../postgres/leases.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
-import { DELIVERIES, type Delivery, deliveryLease } from './deliveries.ts'
+import { DELIVERIES, type DELIVERY_KINDS, type Delivery, deliveryLease } from './deliveries.ts'
 
 const MOST_FAILURES = 20
 const FIRST_PAUSE_S = 60
 const LONGEST_PAUSE_S = 900
 const FAILING_HOURS = 72
 const ORPHAN_HOURS = 24
-export const KEPT = '7 days'
 const AT_ONCE = 100
 
 type LeasedDelivery = Pick<Delivery, 'id' | 'token'>
@@ -34,7 +36,7 @@ export async function deliveriesReceived(
     name: 'delivery-received',
     // Ordered to avoid deadlocks.
     text: `with d as (
-        delete from delivery using unnest($1::uuid[], $2::int[], $3::bool[]) as x(id, token, untold)
+        delete from delivery using ${dialect.unnest('$1::uuid[]', '$2::int[]', '$3::bool[]')} as x(id, token, untold)
         where delivery.id = x.id and delivery.takes = x.token returning delivery.project, delivery.subscription, x.untold)
       insert into subscription_state as s (project, subscription, delivered, untold, untold_since)
       select project, subscription, count(*), count(*) filter (where untold),
@@ -52,7 +54,7 @@ export async function deliveriesReceived(
   })
 }
 
-/** Ends the attempts; a resend is possible for a week. True when all deliveries have failed for three days. */
+/** Ends the attempts; the delivery is a dead letter from now on. True when all deliveries have failed for three days. */
 export async function deliveryFailed(
   connection: Connection,
   delivery: LeasedDelivery,
@@ -60,7 +62,7 @@ export async function deliveryFailed(
 ): Promise<boolean> {
   const [row] = await connection.query<{ isDead: boolean }>({
     name: 'delivery-failed',
-    text: `with d as (update delivery set state = 'failed', error = $3,
+    text: `with d as (update delivery set state = 'failed', error = $3, due = clock_timestamp(),
           ${endLease(DELIVERIES, 'delivery')}
         where ${isLeased(DELIVERIES)} returning project, subscription)
       insert into subscription_state as s
@@ -101,30 +103,58 @@ export async function deliveryOrphaned(
   return row?.isDead ?? false
 }
 
-export interface SubscriptionState {
+interface SubscriptionState {
   readonly delivered: number
   readonly failed: number
   readonly error: string | null
   readonly paused: Date | null
   readonly waiting: number
+  /** Number of the latest event of a topic. */
+  readonly events: number
+  /** Waiting deliveries whose last attempt has failed. */
+  readonly retrying: number
 }
 
-/** Reads the state by row id; undefined before the first delivery. */
+/**
+ * Counts of waiting deliveries, and the last error of these and of the last failed one, of the Subscription `x.id`. Each
+ * part names the states of an index.
+ */
+const PENDING = `lateral (select count(*) filter (where not failed)::int as waiting,
+    count(*) filter (where not failed and error is not null)::int as retrying,
+    (array_agg(error order by added desc) filter (where error is not null))[1] as error
+  from (select false as failed, error, added from delivery
+      where project = $1 and subscription = x.id and state <> 'failed'
+    union all (select true, error, added from delivery
+      where project = $1 and subscription = x.id and state = 'failed' order by added desc limit 1)) d) p`
+
+const STATE_COLUMNS = `coalesce(s.delivered, 0)::float8 as delivered,
+    coalesce(s.failed, 0)::float8 as failed, coalesce(s.events, 0)::float8 as events, coalesce(p.error, s.error) as error,
+    case when s.paused_until > clock_timestamp() then s.paused_until end as paused,
+    p.waiting, p.retrying`
+
+/** Reads the state by row id. */
 export async function readSubscriptionState(
   connection: Connection,
   project: number,
   id: string,
 ): Promise<SubscriptionState | undefined> {
-  const [row] = await connection.query<SubscriptionState>({
+  return (await readSubscriptionStates(connection, project, [id])).get(id)
+}
+
+/** Returns the states by row id. One statement. */
+export async function readSubscriptionStates(
+  connection: Connection,
+  project: number,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, SubscriptionState>> {
+  const rows = await connection.query<SubscriptionState & { readonly id: string }>({
     name: 'subscription-state',
-    text: `select delivered::float8, failed::float8, error,
-        case when paused_until > clock_timestamp() then paused_until end as paused,
-        (select count(*)::int from delivery d where d.project = $1 and d.subscription = $2
-          and d.state <> 'failed') as waiting
-      from subscription_state where project = $1 and subscription = $2`,
-    values: [project, id],
+    text: `select x.id::text, ${STATE_COLUMNS} from unnest($2::uuid[]) as x(id)
+      left join subscription_state s on s.project = $1 and s.subscription = x.id
+      cross join ${PENDING}`,
+    values: [project, ids],
   })
-  return row
+  return new Map(rows.map((row) => [row.id, row]))
 }
 
 interface SubscriptionSummary extends SubscriptionState {
@@ -140,15 +170,20 @@ export async function listSubscriptionStates(
 ): Promise<readonly SubscriptionSummary[]> {
   return await connection.query<SubscriptionSummary>({
     name: 'subscription-states',
-    text: `select ${FHIR_ID} as id, s.delivered::float8, s.failed::float8, s.error, s.failures,
-        s.failing_since as "failingSince",
-        case when s.paused_until > clock_timestamp() then s.paused_until end as paused,
-        (select count(*)::int from delivery d where d.project = s.project
-          and d.subscription = s.subscription and d.state <> 'failed') as waiting
-      from subscription_state s
-      join resource r on r.project = s.project and r.type = $2 and r.id = s.subscription
+    // Materialized, because Subscriptions may be stored on other servers than their deliveries.
+    text: `with p as materialized (
+        select x.id as row, ${STATE_COLUMNS}, coalesce(s.failures, 0) as failures,
+          s.failing_since as "failingSince"
+        from (select subscription as id from subscription_state where project = $1
+          union select subscription from delivery where project = $1) x
+        left join subscription_state s on s.project = $1 and s.subscription = x.id
+        cross join ${PENDING})
+      select ${FHIR_ID} as id, p.delivered, p.failed, p.events, p.error, p.failures, p."failingSince",
+        p.paused, p.waiting, p.retrying
+      from p join resource r on r.project = $1 and r.type = $2 and r.id = p.row
       join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
-      where s.project = $1 order by s.failures desc, s.failed desc limit ${MOST_SHOWN}`,
+      where v.content is not null
+      order by p.failures desc, p.retrying desc, p.failed desc limit ${MOST_SHOWN}`,
     values: [project, typeNumber(SUBSCRIPTION)],
   })
 }
@@ -162,7 +197,7 @@ export interface PendingDelivery {
   readonly type: number
   readonly resource: string
   readonly version: number
-  readonly op: 'c' | 'u' | 'd'
+  readonly op: keyof typeof DELIVERY_KINDS
   readonly target: string
   readonly state: 'waiting' | 'active' | 'failed'
   readonly attempts: number
@@ -205,9 +240,10 @@ export async function redeliver(
 ): Promise<number> {
   const rows = await connection.query({
     name: 'delivery-again',
-    text: `update delivery set state = 'waiting', attempts = 0, faults = 0, due = clock_timestamp()
+    text: `update delivery set state = 'waiting', attempts = 0, faults = 0, due = clock_timestamp(),
+        since = clock_timestamp()
       where project = $1 and subscription = $2 and state = 'failed' and added between $3 and $4
-        and added > clock_timestamp() - interval '${KEPT}'
+        and added > clock_timestamp() - interval '${DEAD_KEPT}'
       returning 1`,
     values: [project, id, since, until],
   })
@@ -229,7 +265,7 @@ export async function removeOldDeliveries(connection: Connection): Promise<void>
   await connection.query({
     name: 'delivery-old',
     text: `delete from delivery where state = 'failed'
-      and added < clock_timestamp() - interval '${KEPT}'`,
+      and due < clock_timestamp() - interval '${DEAD_KEPT}'`,
     values: [],
   })
 }

@@ -2,6 +2,7 @@
  * Web socket Subscriptions, held in Redis, are built and authorized here like stored ones. The store keeps only a row
  * while a socket is bound.
  */
+
 import { randomUUIDv7 } from 'node:crypto'
 import { decideContents, hiddenBy, needsSql } from '../access/decisions/decide.ts'
 import { decideCreate } from '../access/decisions/decide-write.ts'
@@ -13,16 +14,17 @@ import { readSubscription } from '../access/subscription.ts'
 import { forbidden } from '../core/errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
+import { dialect } from '../postgres/chosen-dialect.ts'
 import type { Connection } from '../postgres/statement.ts'
 import type { Redis } from '../redis/redis.ts'
 import { NOW, PREFIX, runScript, script } from '../redis/script.ts'
-import { redactFor } from '../store/read/redact.ts'
+import { redactFor } from '../store/read/read.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { readOwnParameters } from '../store/rows/custom-parameters.ts'
-import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { accountsGiven } from '../store/write/accounts.ts'
+import type { WritePlace } from '../store/rows/write-rows.ts'
+import { accountsGiven } from '../store/write/authorize.ts'
 import { prepare, writtenRow } from '../store/write/prepare.ts'
 import { requireVisibleCriteria } from './write-rule.ts'
 
@@ -56,7 +58,7 @@ export async function unwatch(connection: Connection, ids: readonly string[]): P
   })
 }
 
-/** The row of the version, which nobody stores. Errors: 400, 403. */
+/** Returns the row of a version that is never stored. Errors: 400, 403. */
 export async function compose(
   store: StoreContext,
   principal: Principal,
@@ -108,7 +110,7 @@ export async function watch(
     name: 'socket-watch',
     text: `insert into active_subscription (project, id, watched, ver, since, until)
       select x.*, 1, clock_timestamp(), clock_timestamp() + $4::float8 * interval '1 ms'
-      from unnest($1::int[], $2::uuid[], $3::smallint[]) as x(project, id, watched) order by 2
+      from ${dialect.unnest('$1::int[]', '$2::uuid[]', '$3::smallint[]')} as x(project, id, watched) order by 2
       on conflict (project, id) do update set until = excluded.until`,
     values: [
       column(({ project }) => project),

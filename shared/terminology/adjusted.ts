@@ -3,32 +3,33 @@
  * https://hl7.org/fhir/R4/valueset-operation-expand.html, https://hl7.org/fhir/R4/codesystem.html#supplements
  */
 import { badRequest, unknownDefinition } from '../core/errors.ts'
-import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
+import { canonicalUrl, canonicalVersion, toObjects } from '../fhir/resource.ts'
 import type { Designation, Include, ValueSet } from '../fhir/terminology.ts'
-import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
-import type { OperationCall } from '../request/request.ts'
+import { acceptedLanguages } from '../request/negotiate.ts'
+import type { Inputs } from '../request/parameters.ts'
+import type { InputTexts, OperationCall } from '../request/request.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { type CodeSource, fitsVersion, type Terminology } from './find.ts'
 
-const USE_SUPPLEMENT = 'useSupplement'
-
-export const SUPPLEMENTS: readonly ParameterDefinition[] = [
-  { name: USE_SUPPLEMENT, kind: 'text', many: true },
-]
+export const SUPPLEMENTS: InputTexts = {
+  useSupplement: 'text*: Canonical address of a supplement',
+}
 
 const FORCED = 'force-system-version'
 
 /** `system|version`, one per system. */
-export const VERSIONS: readonly ParameterDefinition[] = [
-  'system-version',
-  'check-system-version',
-  FORCED,
-  'default-valueset-version',
-].map((name) => ({ name, kind: 'text', many: true }))
+export const VERSIONS: InputTexts = {
+  'system-version': 'text*: Used where none is given; system|version',
+  'check-system-version': 'text*: Required; system|version',
+  [FORCED]: 'text*: Used always; system|version',
+  'default-valueset-version': 'text*: Used where none is given; url|version',
+}
 
 /** A default version applies where none is given; a forced one always applies. */
 export function withRequestedVersions(terminology: Terminology, inputs: Inputs): Terminology {
-  const [given, checked, forced, sets] = VERSIONS.map(({ name }) => readVersions(inputs, name))
+  const [given, checked, forced, sets] = Object.keys(VERSIONS).map((name) =>
+    readVersions(inputs, name),
+  )
   const named = (canonical: string, version: string | undefined) =>
     version === undefined ? canonical : `${canonicalUrl(canonical)}|${version}`
   return {
@@ -89,7 +90,7 @@ export async function withSupplements(
   const named = (valueSet?.extension ?? []).flatMap((item) =>
     item.url === SUPPLEMENT && typeof item.valueCanonical === 'string' ? item.valueCanonical : [],
   )
-  const canonicals = [...new Set([...named, ...inputs.texts(USE_SUPPLEMENT)])]
+  const canonicals = [...new Set([...named, ...inputs.texts('useSupplement')])]
   if (canonicals.length === 0) return terminology
   const supplements = await Promise.all(
     canonicals.map(async (canonical) => {
@@ -171,20 +172,15 @@ export function displayLanguages(
 
 /** Without `*`, which HTTP libraries send by default. */
 function rankedIn(header: string): readonly string[] {
-  const ranked = header.split(',').flatMap((item) => {
-    const [name = '', ...more] = item.split(';').map((part) => part.trim())
-    const quality = Number(more.find((part) => part.startsWith('q='))?.slice(2) ?? 1)
-    return quality > 0 && LANGUAGE.test(name) ? [{ name, quality }] : []
-  })
-  return ranked.sort((a, b) => b.quality - a.quality).map(({ name }) => name)
+  return acceptedLanguages(header).filter((name) => LANGUAGE.test(name))
 }
 
 const LANGUAGE = /^([A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*)$/
 
 function valueSetLanguage(valueSet: ValueSet | undefined): string | undefined {
   for (const { url, extension } of valueSet?.compose?.extension ?? []) {
-    const parts = url === EXPANSION_PARAMETER && Array.isArray(extension) ? extension : []
-    const partCode = (name: string) => parts.find((part) => part?.url === name)?.valueCode
+    const parts = url === EXPANSION_PARAMETER ? toObjects(extension) : []
+    const partCode = (name: string) => parts.find((part) => part.url === name)?.valueCode
     const value: unknown = partCode('name') === DISPLAY_LANGUAGE ? partCode('value') : undefined
     if (typeof value === 'string') return value
   }

@@ -1,11 +1,11 @@
 /** Codes of bound value sets, for validation. */
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
-import { HttpError } from '../core/errors.ts'
+import { ignoreClientError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
 import type { Services } from '../request/services.ts'
-import { type CodeList, codeList } from '../validation/bindings.ts'
+import { type CodeList, codeList } from '../validation/shapes.ts'
 import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { expandValueSet, filterMembers } from './terminology-expand.ts'
@@ -45,7 +45,7 @@ export async function boundCodes(
   const unknown: string[] = []
   if (canonicals.length === 0) return { codes, unknown }
   // Validation is the same for every member, regardless of read access.
-  const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  const reader = systemPrincipal(project, 'project')
   const terminology = openTerminology(services, reader)
   for (const canonical of new Set(canonicals)) {
     const key = `${project.id} ${canonical}`
@@ -63,7 +63,9 @@ async function loadListing(terminology: Terminology, canonical: string): Promise
   const valueSet = await terminology.valueSet(canonical)
   if (valueSet === undefined) return { kind: 'unknown' }
   const wish = { text: undefined, activeOnly: false, needed: Number.POSITIVE_INFINITY }
-  const expanded = await unlessRefused(expandValueSet(evaluation(terminology), valueSet, wish))
+  // A terminology limit, such as too many codes, is not an error of the resource.
+  const expanding = expandValueSet(evaluation(terminology), valueSet, wish)
+  const expanded = await expanding.catch(ignoreClientError)
   if (expanded === undefined) return { kind: 'large', valueSet }
   return { kind: 'list', list: codeList(expanded.codes), size: expanded.codes.length }
 }
@@ -95,7 +97,7 @@ async function listFor(
   for (const [system, given] of Map.groupBy(codingsIn(resource), (coding) => coding.system)) {
     const codes = [...new Set(given.map(({ code }) => code))]
     const asked = filterMembers(evaluation(terminology), valueSet, { system, codes })
-    const members = await unlessRefused(asked)
+    const members = await asked.catch(ignoreClientError)
     if (members === undefined) return undefined
     for (const { code } of members) found.push({ system, code })
   }
@@ -110,14 +112,4 @@ function codingsIn(value: unknown): { system: string; code: string }[] {
   const { system, code } = value
   const own = typeof system === 'string' && typeof code === 'string' ? [{ system, code }] : []
   return [...own, ...Object.values(value).flatMap(codingsIn)]
-}
-
-/** A terminology limit, such as too many codes, is not an error of the resource. */
-async function unlessRefused<T>(work: Promise<T>): Promise<T | undefined> {
-  try {
-    return await work
-  } catch (error) {
-    if (error instanceof HttpError && error.status < 500) return undefined
-    throw error
-  }
 }

@@ -1,9 +1,9 @@
 /** Codes in operation inputs: code and system, Coding, CodeableConcept. */
 import { badRequest, type HttpError, notFound, tooCostly } from '../core/errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
-import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
-import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
+import { type Resource, toObjects } from '../fhir/resource.ts'
+import { type Inputs, readInputs } from '../request/parameters.ts'
+import type { FhirReply, InputTexts, Operation, OperationCall } from '../request/request.ts'
 import { requireValid } from '../validation/validate.ts'
 import { type CodeSource, openTerminology, parsedOnce, type Terminology } from './find.ts'
 
@@ -14,25 +14,26 @@ export interface GivenCode {
   readonly display: string | undefined
 }
 
-export const CODE_PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'code', kind: 'text' },
-  { name: 'system', kind: 'text' },
-  { name: 'systemVersion', kind: 'text' },
-  { name: 'version', kind: 'text' },
-  { name: 'display', kind: 'text' },
-  { name: 'coding', kind: 'object' },
-  { name: 'codeableConcept', kind: 'object' },
-]
+export const CODE_INPUTS: InputTexts = {
+  code: 'text: The code',
+  system: 'text: Its system',
+  systemVersion: 'text: Of the system',
+  version: 'text: Of the system',
+  display: 'text: To compare with',
+  coding: 'object: System and code',
+  codeableConcept: 'object: Several of them',
+}
 
 /** Limit on codings of one concept, each of which is looked up. */
 const MOST_CODINGS = 100
 
-/** Returns the codes of one of the three forms. Errors: 400 for none or too many. */
+/** Returns the codes of one of the three forms. Errors: 400 for none, several or too many. */
 export function givenCodes(inputs: Inputs): readonly GivenCode[] {
+  requireOneForm(inputs, 'code', 'coding', 'codeableConcept')
   const coding = inputs.object('coding')
   const concept = inputs.object('codeableConcept')
   if (concept !== undefined) {
-    const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []
+    const codings = toObjects(concept.coding)
     if (codings.length === 0) throw badRequest('"codeableConcept" has no coding')
     if (codings.length > MOST_CODINGS) {
       throw tooCostly(`"codeableConcept" may have ${MOST_CODINGS} codings`)
@@ -45,6 +46,16 @@ export function givenCodes(inputs: Inputs): readonly GivenCode[] {
   const system = inputs.text('system')
   const version = inputs.text('systemVersion')
   return [{ system, version, code, display: inputs.text('display') }]
+}
+
+/** Errors: 400 for several forms of one code, of which all but one would be ignored. The first is a text. */
+export function requireOneForm(inputs: Inputs, text: string, ...objects: readonly string[]): void {
+  const given = [
+    ...(inputs.text(text) === undefined ? [] : [text]),
+    ...objects.filter((name) => inputs.object(name) !== undefined),
+  ]
+  if (given.length < 2) return
+  throw badRequest(`Give only one of ${given.join(', ')}`, given[1])
 }
 
 /** Errors: 400 without a code or with members of the wrong type. */
@@ -97,35 +108,29 @@ export function definitionNotFound(kind: string, name: string): HttpError {
 }
 
 /** A terminology operation: at type and instance level, by GET and POST, with named inputs. */
-interface TerminologyCall {
+export interface TerminologyCall {
   readonly call: OperationCall
   readonly inputs: Inputs
   readonly terminology: Terminology
 }
 
 export function terminologyOperation(
-  name: string,
-  types: readonly string[],
-  parameters: (type: string) => readonly ParameterDefinition[],
+  { type, ...declared }: Pick<Operation, 'name' | 'text' | 'inputs'> & { readonly type: string },
   answer: (asked: TerminologyCall) => Promise<FhirReply>,
 ): Operation {
   return {
-    name,
-    on: types.flatMap((type) => [
+    ...declared,
+    on: [
       { type, level: 'type' },
       { type, level: 'instance' },
-    ]),
+    ],
     standard: 'type',
     methods: ['GET', 'POST'],
     onlyReads: true,
     run(call) {
-      const inputs = readInputs(call, parameters(call.type ?? ''))
+      const inputs = readInputs(call)
       const terminology = openTerminology(call.services, call.principal)
       return answer({ call, inputs, terminology })
     },
   }
-}
-
-export function texts(...names: readonly string[]): readonly ParameterDefinition[] {
-  return names.map((name) => ({ name, kind: 'text' }))
 }

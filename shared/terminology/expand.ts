@@ -1,25 +1,15 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
-import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden } from '../core/errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { publishedIdentity, publishedStructure } from '../fhir/published.ts'
-import { canonicalUrl, isObject, type Meta } from '../fhir/resource.ts'
+import { isObject } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
-import { versionText } from '../request/binary/attachments.ts'
-import {
-  type Inputs,
-  type ParameterDefinition,
-  readInputs,
-  toInteraction,
-} from '../request/parameters.ts'
-import { absoluteUrl, jsonReply, textReply } from '../request/reply.ts'
+import { gatherProfiles, type ProfileSource } from '../identity/profiles.ts'
+import { type Inputs, readInputs, toInteraction } from '../request/parameters.ts'
+import { absoluteUrl, jsonReply, textReply, versionText } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
-import { escapeValue } from '../search/language/values.ts'
-import { findVersions } from '../store/lookups.ts'
-import { parseVersion } from '../store/rows/rows.ts'
-import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
 import {
   displayLanguages,
@@ -31,13 +21,7 @@ import {
   withRequestedVersions,
   withSupplements,
 } from './adjusted.ts'
-import {
-  definitionNotFound,
-  ownResource,
-  terminologyOperation,
-  texts,
-  validateSent,
-} from './codes.ts'
+import { definitionNotFound, ownResource, terminologyOperation, validateSent } from './codes.ts'
 import { linkedReaders, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
@@ -46,27 +30,31 @@ const MAX_COUNT = 1000
 const FILTERED_COUNT = 10
 const MAX_OFFSET = 10_000
 
-const PARAMETERS: readonly ParameterDefinition[] = [
-  ...texts('url', 'valueSetVersion', 'filter', 'displayLanguage'),
-  ...SUPPLEMENTS,
-  ...VERSIONS,
-  { name: 'valueSet', kind: 'resource' },
-  { name: 'offset', kind: 'whole' },
-  { name: 'count', kind: 'whole' },
-  { name: 'excludeNotForUI', kind: 'flag' },
-  { name: 'activeOnly', kind: 'flag' },
-  // Expansions are always flat lists of defined codes, regardless of these two.
-  { name: 'excludeNested', kind: 'flag' },
-  { name: 'excludePostCoordinated', kind: 'flag' },
-  { name: 'includeDesignations', kind: 'flag' },
-  { name: 'includeDefinition', kind: 'flag' },
-  { name: 'designation', kind: 'text', many: true },
-]
-
 export const expand = terminologyOperation(
-  'expand',
-  ['ValueSet'],
-  () => PARAMETERS,
+  {
+    name: 'expand',
+    type: 'ValueSet',
+    inputs: {
+      url: 'text: Of the ValueSet',
+      valueSetVersion: 'text: Of the ValueSet',
+      filter: 'text: Words of the display',
+      displayLanguage: 'text: de, for example',
+      ...SUPPLEMENTS,
+      ...VERSIONS,
+      valueSet: 'resource: In place of a stored ValueSet',
+      offset: 'whole: Codes to skip',
+      count: 'whole: Most codes',
+      excludeNotForUI: 'flag: Without abstract codes',
+      activeOnly: 'flag: Without retired codes',
+      // Expansions are always flat lists of defined codes, regardless of these two.
+      excludeNested: 'flag: Always so',
+      excludePostCoordinated: 'flag: Always so',
+      includeDesignations: 'flag: With the names of the codes',
+      includeDefinition: 'flag: With `compose`',
+      designation: 'text*: Only names of this language or use',
+    },
+    text: { summary: 'List the codes of a value set', answer: 'ValueSet' },
+  },
   async ({ call, inputs, terminology: found }) => {
     const asked = withRequestedVersions(found, inputs)
     const text = inputs.text('filter')
@@ -84,7 +72,10 @@ export const expand = terminologyOperation(
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
       compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
-      meta: valueSet.meta && publicMeta(valueSet.meta),
+      meta: valueSet.meta && {
+        versionId: valueSet.meta.versionId,
+        lastUpdated: valueSet.meta.lastUpdated,
+      },
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
@@ -99,28 +90,34 @@ export const expand = terminologyOperation(
   },
 )
 
-function publicMeta({ versionId, lastUpdated }: Meta): object {
-  return { versionId, lastUpdated }
-}
-
 function readNonNegative(inputs: Inputs, name: string, otherwise: number, most?: number): number {
   const value = inputs.whole(name) ?? otherwise
-  if (value < 0) throw badRequest(`"${name}" must not be negative`)
-  if (most !== undefined && value > most) throw badRequest(`"${name}" must be at most ${most}`)
+  if (value < 0) throw badRequest(`"${name}" must not be negative`, name)
+  if (most !== undefined && value > most) {
+    throw badRequest(`"${name}" must be at most ${most}`, name)
+  }
   return Math.min(value, most ?? MAX_COUNT)
 }
 
-/** Errors: 400 when none is named, 404 when absent. */
+/** Errors: 400 when none or several are named, 404 when absent. */
 export async function requireValueSet(
   call: OperationCall,
   terminology: Terminology,
   inputs: Inputs,
 ): Promise<ValueSet> {
   const sent = inputs.resource('valueSet')
-  const resource = (await ownResource(call)) ?? (sent && validateSent('ValueSet', sent))
-  if (resource !== undefined) return resource as unknown as ValueSet
   const url = inputs.text('url')
-  if (url === undefined) throw badRequest('Missing required parameter "url"')
+  if (call.id !== undefined && sent !== undefined) {
+    throw badRequest('The address names a ValueSet already', 'valueSet')
+  }
+  const resource = (await ownResource(call)) ?? (sent && validateSent('ValueSet', sent))
+  if (resource !== undefined) {
+    if (url === undefined || url.split('|')[0] === resource.url) {
+      return resource as unknown as ValueSet
+    }
+    throw badRequest(`The ValueSet of the call is ${resource.url ?? 'without a url'}`, 'url')
+  }
+  if (url === undefined) throw badRequest('Missing required parameter "url"', 'url')
   const implicit = /^([^?]+)\?fhir_vs(?:=isa\/(.+))?$/.exec(url)
   if (implicit !== null) return implicitValueSet(url, implicit[1], implicit[2])
   const version = inputs.text('valueSetVersion')
@@ -132,12 +129,9 @@ export async function requireValueSet(
 
 /** Returns all codes of a system, or below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
 function implicitValueSet(url: string, system = '', root: string | undefined): ValueSet {
-  const filter = root === undefined ? {} : { filter: [isA(root)] }
+  const filter =
+    root === undefined ? {} : { filter: [{ property: 'concept', op: 'is-a', value: root }] }
   return { url, compose: { include: [{ system, ...filter }] } }
-}
-
-function isA(value: string) {
-  return { property: 'concept', op: 'is-a', value }
 }
 
 function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
@@ -186,84 +180,41 @@ function names(designation: Designation) {
 
 const LANGUAGES = 'urn:ietf:bcp:47'
 
-/** Limit on profiles per response, and on chain length. */
-const MOST_PROFILES = 300
-const CANDIDATES = 50
-const MAX_ROUNDS = 10
-
 /** Returns the caller's profiles and the standard's; unknown ones are omitted. Errors: 400, 403, 404. */
 export const expandProfile: Operation = {
   name: 'expand-profile',
   on: [{ type: 'StructureDefinition', level: 'type' }],
   methods: ['GET', 'POST'],
   onlyReads: true,
+  inputs: { url: 'text!: Of the StructureDefinition' },
+  text: { summary: 'Read a profile with those it refers to', answer: 'Bundle' },
   async run(call) {
-    if (!may(call.principal, 'StructureDefinition', 'search')) throw forbidden()
-    const url = readInputs(call, [{ name: 'url', kind: 'text' }]).required('url')
-    const found = new Map<string, Found>()
-    let wanted: readonly string[] = [url]
-    for (let round = 0; round < MAX_ROUNDS && wanted.length > 0; round++) {
-      const read = await readAll(call, wanted)
-      for (const [name, item] of read) found.set(name, item)
-      const named = new Set([...read.values()].flatMap((item) => profilesNamedIn(item.definition)))
-      const left = MOST_PROFILES - found.size
-      wanted = [...named].filter((name) => !found.has(name)).slice(0, left)
+    const { services, principal } = call
+    if (!may(principal, 'StructureDefinition', 'search')) throw forbidden()
+    const url = readInputs(call).required('url')
+    const context = toInteraction(call)
+    const source: ProfileSource<ShownProfile> = {
+      readers: await linkedReaders(services, principal, 'StructureDefinition'),
+      stored(version, definition) {
+        const fullUrl = absoluteUrl(services, `${version.type}/${version.id}`)
+        return { definition, entry: { fullUrl, resource: versionText(context, version) } }
+      },
+      published(canonical) {
+        const definition: unknown = publishedStructure(canonical)
+        if (!isStructureDefinition(definition)) return undefined
+        const { id } = publishedIdentity(definition.url)
+        const fullUrl = absoluteUrl(services, `StructureDefinition/${id}`)
+        return { definition, entry: { fullUrl, resource: JSON.stringify(definition) } }
+      },
     }
+    const found = await gatherProfiles(services.repository, source, url)
     if (!found.has(url)) throw definitionNotFound('StructureDefinition', url)
     const distinct = new Map([...found.values()].map(({ entry }) => [entry.fullUrl, entry]))
     return textReply(200, plainBundle('searchset', [...distinct.values()]))
   },
 }
 
-interface Found {
+interface ShownProfile {
   readonly definition: StructureDefinition
   readonly entry: { readonly fullUrl: string; readonly resource: string }
-}
-
-/** Searches each sharing Project, the caller's first, then the standard. */
-async function readAll(
-  call: OperationCall,
-  canonicals: readonly string[],
-): Promise<ReadonlyMap<string, Found>> {
-  const { services, principal } = call
-  const context = toInteraction(call)
-  const found = new Map<string, Found>()
-  for (const reader of await linkedReaders(services, principal, 'StructureDefinition')) {
-    const missing = canonicals.filter((name) => isOverridable(found.get(name)?.definition))
-    if (missing.length === 0) break
-    const values = [...new Set(missing.map((name) => escapeValue(canonicalUrl(name))))]
-    const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
-    const { repository } = services
-    const versions = await findVersions(repository, reader, 'StructureDefinition', {
-      conditions: [condition],
-      count: CANDIDATES * values.length,
-    })
-    const read = versions.flatMap((version): Found[] => {
-      const definition: unknown = parseVersion(version)
-      if (!isStructureDefinition(definition)) return []
-      const fullUrl = absoluteUrl(services, `${version.type}/${version.id}`)
-      return [{ definition, entry: { fullUrl, resource: versionText(context, version) } }]
-    })
-    for (const name of missing) {
-      const definition = resolvedIn(
-        read.map((item) => item.definition),
-        name,
-      )
-      const item = read.find((candidate) => candidate.definition === definition)
-      if (item === undefined || (found.has(name) && isOverridable(item.definition))) continue
-      found.set(name, item)
-    }
-  }
-  for (const name of canonicals) {
-    const isMissing = isOverridable(found.get(name)?.definition)
-    const definition: unknown = isMissing ? publishedStructure(name) : undefined
-    if (!isStructureDefinition(definition)) continue
-    const fullUrl = absoluteUrl(
-      services,
-      `StructureDefinition/${publishedIdentity(definition.url).id}`,
-    )
-    const entry = { fullUrl, resource: JSON.stringify(definition) }
-    found.set(name, { definition, entry })
-  }
-  return found
 }

@@ -7,17 +7,21 @@ import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.t
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
+import { tooCostly } from '../core/errors.ts'
 import { canonicalUrl, canonicalVersion, chosen, type Resource } from '../fhir/resource.ts'
 import {
   type CodeSystem,
   type ConceptMap,
   coreCodeSystem,
   coreConceptMap,
+  coreConceptMaps,
   coreValueSet,
   type ValueSet,
 } from '../fhir/terminology.ts'
 import { withLinked } from '../identity/profiles.ts'
+import type { OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
+import type { Condition } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findVersions } from '../store/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
@@ -25,12 +29,13 @@ import type { Version } from '../store/rows/version.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
 import { conceptOwner, listImported } from './store-concepts.ts'
+import { type CodeOfSystem, mapsWithImported } from './store-imports.ts'
 
 export interface CodeSource {
   readonly codeSystem: CodeSystem
   /** False for an external system without imported concepts. */
   readonly hasConcepts: boolean
-  /** As published: later versions and grammars (UCUM, languages) have more codes. */
+  /** A snapshot of the published codes: later versions and grammars (UCUM, languages) have more. */
   readonly isPublished?: boolean
   size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
@@ -123,7 +128,7 @@ export async function foundMap(services: Services, resource: Resource): Promise<
   return { conceptMap, owner: await importOwner(services, resource) }
 }
 
-/** Returns the caller as a reader of its own Project and linked ones. */
+/** Returns readers with the caller's rights on its Project and the linked ones. */
 export async function linkedReaders(
   { principals }: Services,
   principal: Principal,
@@ -263,4 +268,90 @@ export function parsedOnce(version: Version): Resource {
   const resource = parseVersion(version)
   kept.set(key, resource, { size })
   return resource
+}
+
+const MOST_MAPS = 100
+
+interface MapSearch {
+  readonly codes: readonly CodeOfSystem[]
+  readonly reverse: boolean
+  readonly source: string | undefined
+  readonly target: string | undefined
+}
+
+/**
+ * Returns maps between the value sets or, without those, all maps with one of the codes or its system, from the
+ * caller's Project, linked ones and the standard. Errors: 400 for too many maps.
+ */
+export async function findMaps(
+  { services, principal }: OperationCall,
+  search: MapSearch,
+): Promise<readonly FoundMap[]> {
+  const { source, target } = search
+  const { repository } = services
+  const isByValueSet = source !== undefined || target !== undefined
+  const found: FoundMap[] = coreConceptMaps().map((conceptMap) => {
+    return { conceptMap, owner: undefined }
+  })
+  for (const reader of await linkedReaders(services, principal, 'ConceptMap')) {
+    const { codes, reverse } = search
+    const imported = isByValueSet
+      ? []
+      : await repository.withStore(({ connection }) =>
+          mapsWithImported(connection, reader.project.id, { codes, reverse, limit: MOST_MAPS + 1 }),
+        )
+    const conditions = isByValueSet ? byValueSets(search) : byCodes(search)
+    const all = imported.length === 0 ? conditions : [...conditions, [condition('_id', imported)]]
+    const pages = await Promise.all(
+      all.map((one) =>
+        findVersions(repository, reader, 'ConceptMap', { conditions: one, count: MOST_MAPS + 1 }),
+      ),
+    )
+    const versions = new Map(pages.flat().map((version) => [version.id, version]))
+    if (versions.size > MOST_MAPS) {
+      throw tooCostly(`More than ${MOST_MAPS} ConceptMaps match; give the url of one`)
+    }
+    const maps = [...versions.values()].map((version) => foundMap(services, parsedOnce(version)))
+    found.push(...(await Promise.all(maps)))
+  }
+  return isByValueSet ? found.filter((one) => isBetween(one, search)) : found
+}
+
+function isBetween({ conceptMap }: FoundMap, { source, target }: MapSearch): boolean {
+  const { sourceUri, sourceCanonical, targetUri, targetCanonical } = conceptMap
+  const isFrom = source === undefined || [sourceUri, sourceCanonical].includes(source)
+  return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
+}
+
+/** A map names each value set by uri or canonical, which are two search parameters. */
+function byValueSets({ source, target }: MapSearch): readonly (readonly Condition[])[] {
+  const either = (name: string, url: string | undefined) =>
+    url === undefined ? [[]] : [[condition(name, [url])], [condition(`${name}-uri`, [url])]]
+  return either('source', source).flatMap((from) =>
+    either('target', target).map((to) => [...from, ...to]),
+  )
+}
+
+/** Searches by a known system, to find rules for unmapped codes too. */
+function byCodes({ codes, reverse }: MapSearch): readonly (readonly Condition[])[] {
+  const side = reverse ? 'target' : 'source'
+  const systems = codes.flatMap(({ system }) => system ?? [])
+  const bare = codes.flatMap(({ system, code }) => (system === undefined ? code : []))
+  return [
+    ...(systems.length === 0 ? [] : [[condition(`${side}-system`, systems)]]),
+    ...(bare.length === 0 ? [] : [[condition(`${side}-code`, bare)]]),
+  ]
+}
+
+const TYPES = {
+  _id: 'token',
+  'source-code': 'token',
+  'target-code': 'token',
+  'source-system': 'uri',
+  'target-system': 'uri',
+} as const
+
+function condition(code: string, values: readonly string[]): Condition {
+  const type = Object.hasOwn(TYPES, code) ? TYPES[code as keyof typeof TYPES] : 'reference'
+  return { code, type, modifier: undefined, values: [...new Set(values)].map(escapeValue) }
 }

@@ -46,7 +46,7 @@ interface ExpansionOptions {
   readonly among?: Candidates | undefined
 }
 
-export interface Expansion {
+interface Expansion {
   readonly codes: readonly Code[]
   /** True when there are more. */
   readonly isCut: boolean
@@ -281,15 +281,13 @@ async function removeExcluded(
     const wish = { text: undefined, activeOnly: false, needed: 0, among }
     const excluded = distinctCodes((await expandInclude({ ...outer, version }, part, wish)).codes)
     const named = include.filter((one) => one.system === system).map((one) => one.version)
-    const hasVersions = [named, own.map((code) => code.version)].some((all) => isMixed(all))
+    const hasVersions = [named, own.map((code) => code.version)].some(
+      (all) => new Set(all).size > 1,
+    )
     for (const code of own) {
       const isOfVersion =
         !hasVersions || part.version === undefined || fitsVersion(code.version ?? '', part.version)
       if (isOfVersion && excluded.has(code.code)) found.delete(codeKey(code))
     }
   }
-}
-
-function isMixed(versions: readonly (string | undefined)[]): boolean {
-  return new Set(versions).size > 1
 }

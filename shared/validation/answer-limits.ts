@@ -1,16 +1,17 @@
 /** Limits of answers, from extensions of their questions. https://hl7.org/fhir/R4/questionnaire-profiles.html */
+
+import { attempt } from '../core/errors.ts'
 import { toNumber } from '../fhir/json.ts'
-import { isObject, parseReference, referenceIn } from '../fhir/resource.ts'
+import { isObject, STANDARD_URL, targetIn, toObjects } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { compiledPattern } from '../fhirpath/engine.ts'
 
 type Item = Readonly<Record<string, unknown>>
 
-const CORE = 'http://hl7.org/fhir/StructureDefinition/'
-
 function extensionValues({ extension }: Item, name: string): readonly unknown[] {
-  const all = Array.isArray(extension) ? extension.filter(isObject) : []
-  return all.filter(({ url }) => url === `${CORE}${name}`).map(valueIn)
+  return toObjects(extension)
+    .filter(({ url }) => url === `${STANDARD_URL}${name}`)
+    .map(valueIn)
 }
 
 function valueIn(item: Item): unknown {
@@ -38,7 +39,7 @@ export function limitsBroken(value: unknown, definition: Item): readonly string[
     ),
     ...of('regex').flatMap((pattern) => (isOfPattern(value, pattern) ? [] : `takes ${pattern}`)),
     ...notAmong(of('mimeType'), isObject(value) ? value.contentType : undefined),
-    ...notAmong(of('questionnaire-referenceResource'), parseReference(referenceIn(value))?.type),
+    ...notAmong(of('questionnaire-referenceResource'), targetIn(value)?.type),
     ...notAmong(
       of('questionnaire-unitOption').map((unit) => (isObject(unit) ? unit.code : undefined)),
       isObject(value) && value.value !== undefined ? (value.code ?? value.unit) : undefined,
@@ -53,8 +54,7 @@ export function countsBroken(
   isDone: boolean,
 ): readonly string[] {
   const of = (name: string) => extensionValues(definition, `questionnaire-${name}`).map(Number)
-  const options = Array.isArray(definition.answerOption) ? definition.answerOption : []
-  const exclusive = options.filter(isObject).filter((option) => {
+  const exclusive = toObjects(definition.answerOption).filter((option) => {
     return extensionValues(option, 'questionnaire-optionExclusive').includes(true)
   })
   const codes = new Set(exclusive.map((option) => answerKey(valueIn(option))))
@@ -66,7 +66,7 @@ export function countsBroken(
     ...of('maxOccurs').flatMap((most) =>
       answers.length > most ? `takes ${most} answers at most` : [],
     ),
-    ...(isExclusive && answers.length > 1 ? ['has an exclusive option beside others'] : []),
+    ...(isExclusive && answers.length > 1 ? ['has an exclusive option and others'] : []),
   ]
 }
 
@@ -101,11 +101,7 @@ function decimalPlaces(value: unknown): number {
 
 function isOfPattern(value: unknown, pattern: unknown): boolean {
   if (typeof value !== 'string' || typeof pattern !== 'string') return true
-  try {
-    return compiledPattern(pattern).testExact(value)
-  } catch {
-    return true
-  }
+  return attempt(() => compiledPattern(pattern).testExact(value)) ?? true
 }
 
 function notAmong(allowed: readonly unknown[], given: unknown): readonly string[] {

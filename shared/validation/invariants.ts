@@ -68,20 +68,17 @@ function createInvariant(
 function evaluator(expression: string, type: string, isTenants: boolean): Invariant['holds'] {
   let plain: Truth | undefined
   let isTried = false
-  let guards: readonly string[] | undefined
   // The engine copies every variable, including the resource, per evaluation.
   const isNaming = /%|resolve\(/.test(expression)
   return (focus, variables) => {
     if (!isTried) {
       isTried = true
       plain = plainly(() => compilePlain(expression, type, isTenants))
-      guards = plain === undefined && !isTenants ? guardNames(expression, type) : undefined
     }
     if (plain !== undefined) {
       const isTrue = plainly(() => plain?.(focus, variables) === true)
       if (isTrue !== undefined) return isTrue
     }
-    if (guards !== undefined && !hasAny(focus, guards)) return true
     const used = isNaming ? { ...variables } : {}
     return isTenants
       ? holds(compileTenant(expression, type), focus, used)
@@ -111,19 +108,6 @@ function plainly<T>(run: () => T): T | undefined {
     if (error === NOT_PLAIN) return undefined
     throw error
   }
-}
-
-/** Names of which one must be present for an invariant to fail, if it holds for an empty element. */
-function guardNames(expression: string, type: string): readonly string[] | undefined {
-  if (/[$%]|children|descendants/.test(expression)) return undefined
-  const isTrivial = holds(compile(expression, type), {}, {})
-  return isTrivial ? (expression.match(/[A-Za-z_]\w*/g) ?? []) : undefined
-}
-
-function hasAny(focus: unknown, names: readonly string[]): boolean {
-  if (!isObject(focus)) return true
-  const keys = Object.keys(focus)
-  return names.some((name) => keys.some((key) => key.startsWith(name)))
 }
 
 export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([

@@ -1,9 +1,7 @@
 /** Profiles that a resource claims, and shared parts of profile checks. */
 import { tooCostly } from '../core/errors.ts'
-import { isObject, isResource, type Resource } from '../fhir/resource.ts'
-import type { CodeList } from './bindings.ts'
-import type { Property } from './shapes.ts'
-import { Report } from './shapes.ts'
+import { asArray, isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { type CodeList, type Property, Report } from './shapes.ts'
 
 export interface Profile {
   readonly url: string
@@ -156,8 +154,4 @@ function inParameters(parameters: unknown, steps: CheckedResource['steps']): Cla
 
 function carried(value: unknown, steps: CheckedResource['steps']): Claim[] {
   return isResource(value) ? listClaims(value, { steps }) : []
-}
-
-function asArray(value: unknown): readonly unknown[] {
-  return Array.isArray(value) ? value : []
 }

@@ -2,14 +2,22 @@
 
 import { type Issue, invalid } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
-import { isDecimal } from '../fhir/json.ts'
+import { isDecimal, isPlainObject } from '../fhir/json.ts'
 import { EMPTY_STRING } from '../fhir/primitives.ts'
-import { isObject, type Resource } from '../fhir/resource.ts'
+import type { Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
-import { bindingFault, type CodeList, checkTargets, publishedCodes } from './bindings.ts'
 import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profile-run.ts'
-import { getShape, type Property, Report, type Shape } from './shapes.ts'
+import {
+  bindingFault,
+  type CodeList,
+  checkTargets,
+  getShape,
+  type Property,
+  publishedCodes,
+  Report,
+  type Shape,
+} from './shapes.ts'
 
 interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
@@ -168,10 +176,6 @@ class Walk {
       this.invariants.rule(text, step, 'invariant', JSON.stringify({ fhirpath: expression }))
     }
   }
-}
-
-function isPlainObject(value: unknown): value is Record<string, unknown> {
-  return isObject(value) && !isDecimal(value)
 }
 
 function jsonType(value: unknown): string {

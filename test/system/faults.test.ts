@@ -1,3 +1,4 @@
+/** Imports helpers of the launcher, to start processes on free ports. */
 import { isDeepStrictEqual } from 'node:util'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
@@ -19,11 +20,11 @@ import {
   isResult,
   runMany,
   timed,
-} from '../fixtures/services/fault-runs.ts'
+} from './promises/fault-runs.ts'
 
 const SESSION_USABLE_MS = 5000
-/** A rejection arrives within this time on a busy machine; a caller of a run would wait for 25 s. */
-const SOON_MS = 12_000
+/** A caller whose rejection is lost waits for 25 s. */
+const SOON_MS = 20_000
 const STOPPED_MS = 60_000
 
 t.setTimeout(400_000)
@@ -269,6 +270,18 @@ t.test('completes open requests on web shutdown', async (t) => {
   t.match([answer.status, answer.text], [200, '{"n":1}'])
   t.equal(answer.headers.get('connection'), 'close')
   t.equal(await leaving.ended, 0)
+})
+
+t.test('stops in time when Redis no longer answers', async (t) => {
+  const port = String(await freePort())
+  const leaving = [cluster.run('server', { PORT: port }), await cluster.startWorker()] as const
+  await said(leaving[0], '"listening"')
+  redis.silence()
+  t.teardown(() => redis.resume())
+  const stoppedAt = Date.now()
+  for (const { child } of leaving) child.kill('SIGTERM')
+  t.same(await Promise.all(leaving.map(({ ended }) => ended)), [0, 0])
+  t.ok(Date.now() - stoppedAt < STOPPED_MS)
 })
 
 t.test('ends a process immediately on a second signal', async (t) => {

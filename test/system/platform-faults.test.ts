@@ -12,13 +12,12 @@ import { openBucket } from '../fixtures/binaries.ts'
 import { makeTenant, type Tenant } from '../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { type Answer, signIn } from '../fixtures/client.ts'
-import { depth } from '../fixtures/depth.ts'
 import { exportAll, fetchManifest, statusUrl } from '../fixtures/exports/exports.ts'
 import { aPatient, MRN_SYSTEM } from '../fixtures/resources.ts'
-import { familyMb, makeSlug, openPlatform } from '../fixtures/services/platform.ts'
-import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores.ts'
+import { familyMb, makeSlug, openPlatform } from './platform/dynos.ts'
+import { startTlsPostgres, startTlsRedis } from './platform/tls-stores.ts'
 
-const ROLLS = depth({ slice: 3, full: 7 })
+const ROLLS = 7
 const CALLERS = 6
 const PAUSE_MS = 300
 const MEASURE_MS = 3000
@@ -63,7 +62,7 @@ const platform = await openPlatform(t, (url) => ({
   WORKER_MEMORY_MB: '512',
 }))
 
-function callsOf(tenant: Tenant, bot: string) {
+function findCalls(tenant: Tenant, bot: string) {
   const { admin } = tenant
   const made = new Set<string>()
   const patient = () => {
@@ -148,7 +147,10 @@ t.test('releases, rolls under load and rolls back a service', async (t) => {
     await signIn(platform.url, client, SECRET),
     'Clinic',
   )
-  const bot = await aBot(tenant, handler('return event.input.n'))
+  const bot = await aBot(
+    tenant,
+    handler("return Number(require('util').format('%s', event.input.n))"),
+  )
   const hooked = await aBot(tenant, handler('return 1'))
   await tenant.admin.create({
     resourceType: 'Subscription',
@@ -157,7 +159,7 @@ t.test('releases, rolls under load and rolls back a service', async (t) => {
     criteria: 'Patient',
     channel: { type: 'rest-hook', endpoint: `Bot/${hooked}` },
   })
-  const { kinds, made } = callsOf(tenant, bot)
+  const { kinds, made } = findCalls(tenant, bot)
 
   let isOver = false
   const most = { web: 0, worker: 0 }

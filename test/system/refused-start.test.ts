@@ -1,3 +1,4 @@
+/** Imports helpers of the launcher, to start processes on free ports. */
 import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
 import { openCluster } from '../fixtures/services/cluster.ts'
@@ -15,7 +16,7 @@ const wrong = (url: string, part: 'password' | 'pathname', value: string) => {
   return changed.href
 }
 const refusal = (what: string) =>
-  new RegExp(`^${what} refuses the connection: .*; look at (DATABASE|REDIS)_URL$`, 'm')
+  new RegExp(`^${what} refuses the connection: .*; check (DATABASE|REDIS)_URL$`, 'm')
 const refusals: readonly (readonly [Record<string, string>, RegExp])[] = [
   [{ DATABASE_URL: wrong(postgres.url, 'password', 's3cret') }, refusal('PostgreSQL')],
   [{ DATABASE_URL: wrong(postgres.url, 'pathname', '/none') }, refusal('PostgreSQL')],
@@ -38,7 +39,7 @@ t.test(
     }
     for (const { ended, said } of hopeless) {
       t.equal(await ended, 1)
-      t.match(said(), /(PostgreSQL|Redis) does not answer; look at (DATABASE|REDIS)_URL\n$/)
+      t.match(said(), /(PostgreSQL|Redis) does not answer; check (DATABASE|REDIS)_URL\n$/)
       t.notMatch(said(), /s3cret|\n\s+at /)
       t.ok(said().split('\n').length < 40)
     }

@@ -1,3 +1,4 @@
+/** Imports helpers of the launcher, to find its processes and secrets. */
 import '../fixtures/services/bare-spawn.ts'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -7,8 +8,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
 import { readCredentials } from '../../scripts/credentials.ts'
-import { findNotedProcess } from '../../scripts/processes.ts'
-import { freePort } from '../../scripts/service.ts'
+import { findNotedProcess, freePort } from '../../scripts/service.ts'
 import { makeTenant, until } from '../fixtures/botica.ts'
 import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
 import { signIn } from '../fixtures/client.ts'
@@ -122,12 +122,14 @@ t.test('prints one line for each failed run and request', async (t) => {
   t.equal(await end(run, 'SIGTERM'), 0)
 })
 
-t.test('takes over the data from processes left by a kill', async (t) => {
+t.test('starts again on the data of a killed start, whose processes end with it', async (t) => {
   const killed = await start()
   t.equal(killed.output, `Botica is ready at ${baseUrl}\n`)
   await end(killed, 'SIGKILL')
-  t.same(survivors(), NAMES)
+  await until(async () => survivors().length === 0, 60_000)
 
+  const again = await start()
+  await end(again, 'SIGKILL')
   const run = await start()
   t.equal(run.output, `Botica is ready at ${baseUrl}\n`)
   t.equal(await end(run, 'SIGINT'), 0)

@@ -39,7 +39,7 @@ async function connect(): Promise<Client> {
 }
 
 /** Undefined where the log has cut a value off. */
-function valuesOf(detail = ''): readonly unknown[] | undefined {
+function parseValues(detail = ''): readonly unknown[] | undefined {
   const found: unknown[] = []
   for (const [, n, , text, cut] of detail.matchAll(/\$(\d+) = (NULL|'((?:[^']|'')*)'(\.\.\.)?)/g)) {
     if (cut) return undefined
@@ -48,7 +48,7 @@ function valuesOf(detail = ''): readonly unknown[] | undefined {
   return found
 }
 
-const shapeOf = (text: string) =>
+const toShape = (text: string) =>
   text
     .replace(/\s+/g, ' ')
     .replace(/'(?:[^']|'')*'/g, "'…'")
@@ -61,9 +61,9 @@ async function readShapes(file: string): Promise<ReadonlyMap<string, Shape>> {
     const { message = '', detail, error_severity: kind } = JSON.parse(line)
     const [, text = ''] = /^(?:execute [^:]*|statement): (.*)$/s.exec(message) ?? []
     const isOurs = /^\s*(with|select|insert|update|delete)\b/i.test(text)
-    const values = valuesOf(detail)
+    const values = parseValues(detail)
     if (kind !== 'LOG' || !isOurs || /pg_|knex_/.test(text) || values === undefined) continue
-    const key = shapeOf(text)
+    const key = toShape(text)
     const shape = shapes.get(key) ?? { samples: [], count: 0 }
     shape.count += 1
     if (shape.samples.length < SAMPLES) shape.samples.push({ text, values })

@@ -3,7 +3,7 @@
  *
  * `TEST_ONE_DATABASE=1 TEST_DATABASE_URL=<of a fresh database at Citus> npm test -- test/trials/distributed.ts` has writers
  * of two processes write while exports follow each other by `_since`, and then while the Project gets a part of the tables
- * of its own, which goes from one server to the other and back. `TRIAL_SECONDS` is how long each of the two takes. It ends when what was acknowledged is there.
+ * of its own, which goes from one server to the other and back. `TRIAL_SECONDS` is how long each of the two takes. It ends when all acknowledged writes are there.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -32,7 +32,7 @@ const acknowledged: Stored[] = []
 const failed: string[] = []
 let retried = 0
 
-/** Undefined for what is to be sent again, or never. */
+/** Undefined for requests to send again, or never. */
 function stored<T>({ status, text, body }: Answer<T>): T | undefined {
   if (status < 300) return body
   if (RETRYABLE.has(status)) retried += 1
@@ -43,7 +43,7 @@ function stored<T>({ status, text, body }: Answer<T>): T | undefined {
 const say = (text: string) => process.stderr.write(`${text}\n`)
 const aBasic = (text: string) => ({ resourceType: 'Basic', code: { text } })
 
-/** One after another: a resource of its own, its changes, and transactions of three with a change in them. */
+/** One after another: a separate resource, its changes, and transactions of three with a change in them. */
 async function write(client: Client, end: AbortSignal): Promise<void> {
   let own: Stored | undefined
   for (let n = 0; !end.aborted; n++) {
@@ -94,7 +94,7 @@ async function besideWriters(work: (end: AbortSignal) => Promise<void>): Promise
 /** The newest version of each resource that a file of the chain has had. */
 const exported = new Map<string, number>()
 
-/** Answers the time of the export; `lost` hears of what it should have had. */
+/** Returns the time of the export; reports missing resources to `lost`. */
 async function follow(since: string | undefined, lost: string[]): Promise<string> {
   const query = since === undefined ? '' : `&_since=${encodeURIComponent(since)}`
   const { manifest, resources } = await exportAll(admin, `$export?_type=Basic${query}`)
@@ -143,22 +143,27 @@ t.test('a Project is moved to another server while it is written to', async (t) 
   const connection = new Connection({ connectionString: process.env.DATABASE_URL })
   await connection.connect()
   t.teardown(() => connection.end())
-  const rowsOf = async <Row extends object>(text: string, ...values: unknown[]) =>
+  const queryRows = async <Row extends object>(text: string, ...values: unknown[]) =>
     (await connection.query<Row>(text, values)).rows
   const before = acknowledged.length
   retried = 0
   let moves = 0
   await besideWriters(async (end) => {
-    const [own] = await rowsOf<{ project: number }>('select max(project) as project from version')
-    await rowsOf(`select isolate_tenant_to_new_shard('version', $1::int, 'CASCADE')`, own?.project)
+    const [own] = await queryRows<{ project: number }>(
+      'select max(project) as project from version',
+    )
+    await queryRows(
+      `select isolate_tenant_to_new_shard('version', $1::int, 'CASCADE')`,
+      own?.project,
+    )
     do {
-      const [from] = await rowsOf<Place>(
+      const [from] = await queryRows<Place>(
         `select shardid::text as shard, nodename as host, nodeport as port from citus_shards
           where shardid = get_shard_id_for_distribution_column('version', $1::int)`,
         own?.project,
       )
       if (from === undefined) throw new Error('The Project has no place')
-      const [to] = await rowsOf<Omit<Place, 'shard'>>(
+      const [to] = await queryRows<Omit<Place, 'shard'>>(
         `select nodename as host, nodeport as port from pg_dist_node
           where shouldhaveshards and (nodename, nodeport) <> ($1, $2::int) limit 1`,
         from.host,
@@ -166,7 +171,7 @@ t.test('a Project is moved to another server while it is written to', async (t) 
       )
       if (to === undefined) throw new Error('There is no other server')
       const places = [from.shard, from.host, from.port, to.host, to.port]
-      await rowsOf(
+      await queryRows(
         'select citus_move_shard_placement($1::bigint, $2, $3::int, $4, $5::int)',
         ...places,
       )

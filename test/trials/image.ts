@@ -1,6 +1,6 @@
 /**
- * `node test/trials/image.ts`, as root on a Debian: does what the Dockerfile says without a container engine. Each stage
- * is this machine's file system with a layer of its own above it, in which the steps run by chroot; then release step, web,
+ * `node test/trials/image.ts`, as root on a Debian: runs the steps of the Dockerfile without a container engine. Each stage
+ * is this machine's file system with a separate layer above it, in which the steps run by chroot; then release step, web,
  * worker and the health check run as the image's user, on a root that cannot be written. Needs the packages of npm's registry.
  */
 import { execFileSync, spawn } from 'node:child_process'
@@ -199,7 +199,7 @@ async function main(folder: string): Promise<void> {
 }
 
 if (process.env.IMAGE_TRIAL === undefined) {
-  // Mounts of a namespace of its own are gone with it.
+  // Mounts of a separate namespace end with it.
   const folder = temporaryFolder('botica-image-')
   const child = spawn('unshare', ['-m', process.execPath, import.meta.filename], {
     stdio: 'inherit',

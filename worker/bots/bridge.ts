@@ -2,48 +2,57 @@
  * Serves a bot's calls: FHIR requests as its run-as identity, outbound fetches, tokens.
  * Calls are counted per run; the first one with a possible effect is journalled before it is made.
  */
+import pLimit, { type LimitFunction } from 'p-limit'
 import { handle, handleSigned } from '../../shared/api/handle.ts'
 import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts'
 import { allOk, badStructure, HttpError, notFound } from '../../shared/core/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import { type Fetched, fetchOutbound } from '../../shared/outbound/fetch-outside.ts'
-import { sendEmail } from '../../shared/projects/email.ts'
+import { checkMail, sendEmail } from '../../shared/projects/email.ts'
 import { inviteMember } from '../../shared/projects/enrol.ts'
 import { sessionDetails } from '../../shared/projects/signed-in-user.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
-import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import { FHIR_JSON, versionHeaders, wholeBody } from '../../shared/request/reply.ts'
-import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
+import { DEPTH_HEADER, type FhirReply, type FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { present } from '../../shared/store/rows/rows.ts'
+import type { AnswerStream } from './answer-stream.ts'
+import type { Host } from './executor-process.ts'
+import { type FetchRecorder, withoutQuery } from './fetch-recording.ts'
+import { ENDED, type FetchAnswer, Fetches } from './fetches.ts'
+import type { RunMetrics } from './metrics.ts'
 import type { HostCall } from './run-result.ts'
 
 interface BridgeOptions {
   readonly services: Services
+  readonly metrics: Pick<RunMetrics, 'hostCall'>
   readonly session: Session
   readonly job: ExecuteJob
   readonly signal: AbortSignal
   /** Resolves when the mark is durable, so that a crash of this process cannot hide the write. */
   markWrite(): Promise<void>
   mintToken(): Promise<string>
+  readonly recorder?: FetchRecorder | undefined
+  /** A dry run: calls with an effect outside of the Repository are not made, and noted. */
+  readonly noteMuted?: ((call: string) => void) | undefined
+  /** Opens the streamed answer of a run whose caller takes one. */
+  openStream?(markWrite: () => Promise<void>): AnswerStream | undefined
 }
 
 export const MAX_CONCURRENT = 20
 export const MAX_FHIR_CALLS = 1000
-export const MAX_FETCHES = 50
 /** Limit on calls in the run record, and on versions written by one call. */
 const MAX_NOTED = 100
 const MAX_METHOD = 10
-/** Each may carry 10 MB, held more than once in transit. */
-const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
-const ENDED = new Error('The run has ended')
 const ROOT = '/fhir/R4/'
 const JSON_TYPE = 'application/json'
+/** Location and version of an entry in the response to a Bundle. */
+const ENTRY_LOCATION = /"location":"([^"]+)"(?:,"etag":"W\/\\"(\d+)\\"")?/g
 /** POST forms of reads. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
+const AGENT_CALL = /\/Agent\/(?:[^/]+\/)?\$/
 /** Set by the worker alone: a bot could otherwise hide its call depth. */
 const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
 /** FHIR requests carry the run's identity; other services get the bot's own headers. */
@@ -62,21 +71,23 @@ interface Asked {
   readonly body: Buffer | string | undefined
 }
 
-export class Bridge {
+export class Bridge implements Host {
   readonly #options: BridgeOptions
-  readonly #left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
-  readonly #requests = createPlaces(MAX_CONCURRENT)
-  readonly #fetches = createPlaces(FETCHES_AT_ONCE)
+  /** These and #over are created when they are needed: most runs make no call. */
+  #requests: LimitFunction | undefined
+  #fetches: Fetches | undefined
+  #fhirLeft = MAX_FHIR_CALLS
   #marked: Promise<void> | undefined
   #isOver = false
   #wasRefused = false
   #callCount = 0
   readonly #calls: CallRecord[] = []
-  /** Created lazily: most runs make no call. */
+  readonly #stream: AnswerStream | undefined
   #over: AbortController | undefined
 
   constructor(options: BridgeOptions) {
     this.#options = options
+    this.#stream = options.openStream?.(() => this.#write())
   }
 
   /** True once a call with a possible effect has begun. */
@@ -91,20 +102,24 @@ export class Bridge {
 
   /** Calls so far; paths may contain secrets. */
   get made(): RecordedCalls {
-    if (this.#callCount === 0) return {}
-    return { calls: this.#calls, callCount: this.#callCount }
+    const stream = this.#stream?.made
+    const streamed = stream === undefined ? {} : { stream }
+    if (this.#callCount === 0) return streamed
+    return { calls: this.#calls, callCount: this.#callCount, ...streamed }
   }
 
   async answer({ kind, payload }: HostCall): Promise<string> {
+    this.#options.metrics.hostCall(kind)
     try {
+      if (kind === 'stream') return await this.#streamed(payload)
+      if (kind === 'body') return await this.#openFetches().readBody(payload)
       const asked = readPayload(payload)
       switch (kind) {
         case 'fhir':
           return replyText(await this.#noted(asked.method, pathOf(asked.path), this.#fhir(asked)))
         case 'fetch': {
-          const place = placeOf(asked.url)
-          const fetched = await this.#noted(asked.method, place, this.#fetch(asked))
-          return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+          const place = withoutQuery(asked.url)
+          return JSON.stringify(await this.#noted(asked.method, place, this.#fetch(asked)))
         }
         case 'token':
           this.#requireRunning()
@@ -119,12 +134,28 @@ export class Bridge {
 
   end(): void {
     this.#isOver = true
+    this.#stream?.close()
+    this.#fetches?.close()
     this.#over?.abort(ENDED)
   }
 
   #requireRunning(): void {
     if (this.#isOver) throw ENDED
     this.#options.signal.throwIfAborted()
+  }
+
+  async #streamed(payload: string): Promise<string> {
+    this.#requireRunning()
+    if (this.#stream === undefined) throw new Error('The caller takes no stream')
+    await this.#write()
+    return await this.#stream.answer(payload)
+  }
+
+  #openFetches(): Fetches {
+    const { services, session, signal, recorder } = this.#options
+    const named = session.principal.declared?.hosts?.rules
+    this.#fetches ??= new Fetches({ ...services.config.botFetch, named }, signal, recorder)
+    return this.#fetches
   }
 
   #write(): Promise<void> {
@@ -147,15 +178,18 @@ export class Bridge {
   }
 
   async #fhir(asked: Asked): Promise<Answered> {
-    if (this.#left.fhir-- <= 0) throw new Error(`A run may make ${MAX_FHIR_CALLS} requests`)
+    if (this.#fhirLeft-- <= 0) throw new Error(`A run may make ${MAX_FHIR_CALLS} requests`)
     const url = new URL(asked.path, `http://localhost${ROOT}`)
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
     const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
+    if (asked.method === 'POST' && AGENT_CALL.test(path) && this.#isMuted(path)) {
+      return outcomeOf(200, allOk)
+    }
     if (!isFhir && !isSigned) return await this.#platform(asked, path)
     if (!isRead(asked.method, path)) await this.#write()
-    await this.#requests.take()
-    try {
+    this.#requests ??= pLimit(MAX_CONCURRENT)
+    return this.#requests(async () => {
       this.#requireRunning()
       const { services, session } = this.#options
       const request = this.#requestOf(asked, url, path.slice(isSigned ? 1 : ROOT.length))
@@ -164,24 +198,33 @@ export class Bridge {
         : await handle(services, session.principal, request)
       if (reply.status === 503) this.#wasRefused = true
       return { status: reply.status, headers: reply.headers, body: await modestBody(reply) }
-    } finally {
-      this.#requests.free()
-    }
+    })
+  }
+
+  /** True in a dry run, whose mails and calls of agents are answered as if they were made. */
+  #isMuted(path: string): boolean {
+    const { noteMuted } = this.#options
+    noteMuted?.(`POST ${path.replace(ROOT, '')}: not made, and answered as if it were`)
+    return noteMuted !== undefined
   }
 
   #requestOf({ method, headers, body }: Asked, { searchParams }: URL, path: string): FhirRequest {
-    const { job, signal } = this.#options
+    const { job, signal, noteMuted } = this.#options
     this.#over ??= new AbortController()
+    // The answer of the past run is stored under its key.
+    const { 'idempotency-key': key, ...unkeyed } = headers
+    const sent = noteMuted === undefined || key === undefined ? headers : unkeyed
     return {
       method,
       path: path.replace(/\/+$/, ''),
       query: searchParams,
-      headers: { ...headers, [DEPTH_HEADER]: String(job.depth + 1) },
+      headers: { ...sent, [DEPTH_HEADER]: String(job.depth + 1) },
       body,
       requestId: job.requestId,
       traceId: job.traceId,
       mayWait: this.#over.signal,
       isPreCommitted: job.isPreCommit === true,
+      isRolledBack: noteMuted !== undefined,
       signal,
     }
   }
@@ -204,7 +247,9 @@ export class Bridge {
 
   async #email({ body }: Asked): Promise<Answered> {
     const { services, session, signal } = this.#options
-    await sendEmail(services, session.principal, parseBody(body ?? ''), signal)
+    const mail = parseBody(body ?? '')
+    if (this.#isMuted('/email/v1/send')) checkMail(services, session.principal, mail)
+    else await sendEmail(services, session.principal, mail, signal)
     return outcomeOf(200, allOk)
   }
 
@@ -235,28 +280,17 @@ export class Bridge {
     }
   }
 
-  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<Fetched> {
-    if (this.#left.fetch-- <= 0) throw new Error(`A run may make ${MAX_FETCHES} fetches`)
+  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<FetchAnswer> {
+    const fetches = this.#openFetches()
+    fetches.admit()
     if (asked.method !== 'GET' && asked.method !== 'HEAD') await this.#write()
-    await this.#fetches.take()
-    try {
-      this.#requireRunning()
-      const { services, signal } = this.#options
-      return await fetchOutbound(asked, services.config.botFetch, signal)
-    } finally {
-      this.#fetches.free()
-    }
+    this.#requireRunning()
+    return await fetches.fetch(asked)
   }
 }
 
 function pathOf(path: string): string {
   return path.replace(/^\/?(fhir\/R4\/?)?/, '')
-}
-
-/** Drops the query and the user info, which may hold keys. */
-function placeOf(url: string): string {
-  const { origin, pathname } = URL.parse(url) ?? { origin: '', pathname: '' }
-  return origin + pathname
 }
 
 /** Returns nothing for other services, whose paths begin with a scheme. */
@@ -266,8 +300,10 @@ function writtenBy(method: string, path: string, { status, headers, body }: Answ
   if (method === 'DELETE') return isInstance ? [path] : []
   // Only the entry responses of a Bundle have this name with a string value.
   if (path === '' && typeof body === 'string') {
-    const locations = [...body.matchAll(/"location":"([^"]+)"/g)].slice(0, MAX_NOTED)
-    return locations.map(([, location = '']) => relative(location))
+    const found = [...body.matchAll(ENTRY_LOCATION)].slice(0, MAX_NOTED)
+    return found.map(([, location = '', version]) =>
+      version === undefined ? relative(location) : `${relative(location)}/_history/${version}`,
+    )
   }
   if (headers.Location !== undefined) return [relative(headers.Location)]
   const [, version] = /^W\/"(.*)"$/.exec(headers.ETag ?? '') ?? []
@@ -331,20 +367,4 @@ function outcomeOf(status: number, outcome: unknown): Answered {
 
 function problem(error: string): string {
   return JSON.stringify({ error })
-}
-
-function createPlaces(count: number): { take(): Promise<void>; free(): void } {
-  const waiting: (() => void)[] = []
-  let taken = 0
-  return {
-    async take() {
-      if (taken < count) taken++
-      else await new Promise<void>((resolve) => waiting.push(resolve))
-    },
-    free() {
-      const next = waiting.shift()
-      if (next === undefined) taken--
-      else next()
-    },
-  }
 }

@@ -4,18 +4,22 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createRequire } from 'node:module'
+import { dirname } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
-import { encodeFrame, type Frame, FrameReader } from '../executor/frames.ts'
-import type {
-  CallMessage,
-  DoneMessage,
-  FromExecutor,
-  ReplyMessage,
-  ToExecutor,
+import { librarySource } from '../../shared/bots/libraries/table.ts'
+import { corkForTick } from '../../shared/core/batching.ts'
+import {
+  type CallMessage,
+  type DoneMessage,
+  encodeFrame,
+  type Frame,
+  FrameReader,
+  type FromExecutor,
+  type ReplyMessage,
+  type ToExecutor,
 } from '../executor/messages.ts'
 import { executorInput, keepCaches } from './executor-sources.ts'
-import { librarySource } from './libraries/sources.ts'
 import { memoryOf, stepBehindOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
 
@@ -34,10 +38,9 @@ const WARM_ISOLATE_MB = 4
  * compilation (32 KB) stay below. https://man7.org/linux/man-pages/man3/mallopt.3.html
  */
 const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
-/** Memory beyond that of its isolates above which an executor takes no new run and ends after its last. */
+/** Memory beyond that of its isolates, such as code, above which an executor takes no new run and ends after its last. */
 const BLOATED_MB = 400
 const LOOK_MS = 1000
-const MAX_CODES = 200
 
 /** How an executor ended; `guilty` is the run that caused it, if known. */
 export type Death =
@@ -54,7 +57,12 @@ export type Ended =
   /** `isGuilty` is undefined when any run of the process, or something outside it, may be at fault. */
   | { readonly t: 'died'; readonly death: Death; readonly isGuilty: boolean | undefined }
 
-export type Host = (call: HostCall) => Promise<string>
+/** Answers the calls of one run. */
+export interface Host {
+  answer(call: HostCall): Promise<string>
+  /** True once a call with a possible effect has begun: the run is not repeated. */
+  readonly hasWritten: boolean
+}
 
 export interface ActiveRun {
   readonly run: BotRun
@@ -62,7 +70,6 @@ export interface ActiveRun {
   readonly signal: AbortSignal
   /** End of the wall limit in epoch ms; set at the first start and kept on a repeat. */
   deadline: number | undefined
-  sideEffects: number
   isResting: boolean
   /** Called when `isResting` has changed; a run that ends stops resting first. */
   onRest: (isResting: boolean) => void
@@ -247,15 +254,7 @@ export class ExecutorProcess {
   }
 
   #sendCode({ run: { codeHash, code, format, file = 'bot.js', libraries = [] } }: ActiveRun): void {
-    if (this.#codes.delete(codeHash)) {
-      this.#codes.add(codeHash)
-      return
-    }
-    const [oldest] = this.#codes
-    if (this.#codes.size >= MAX_CODES && oldest !== undefined) {
-      this.#codes.delete(oldest)
-      this.#say({ t: 'forget', hash: oldest })
-    }
+    if (this.#codes.has(codeHash)) return
     this.#codes.add(codeHash)
     for (const name of libraries.filter((one) => !this.#libraries.has(one))) {
       this.#libraries.add(name)
@@ -306,7 +305,9 @@ export class ExecutorProcess {
   }
 
   #say(message: ToExecutor, ...parts: string[]): void {
-    if (this.isAlive) this.#pipe.write(encodeFrame(message, parts))
+    if (!this.isAlive) return
+    corkForTick(this.#pipe)
+    this.#pipe.write(encodeFrame(message, parts))
   }
 
   #endAll(death: Death): void {
@@ -324,43 +325,25 @@ function rest(run: ActiveRun, isResting: boolean): void {
   run.onRest(isResting)
 }
 
-const MAX_READ_LENGTH = 16_384
 const MAX_MESSAGE = 2000
 
 async function answerCall(
-  run: ActiveRun,
-  { run: id, call, kind }: CallMessage,
+  { host }: ActiveRun,
+  { run, call, kind }: CallMessage,
   payload: string,
   reply: (message: ReplyMessage, text: string) => void,
 ): Promise<void> {
-  // Counted first: the executor may die during the call.
-  if (mayHaveEffect(kind, payload)) run.sideEffects++
-  try {
-    const text = await run.host({ kind, payload })
-    reply({ t: 'reply', run: id, call, ok: true, mayBeginAnew: run.sideEffects === 0 }, text)
-  } catch (error) {
-    const text = error instanceof Error ? error.message : 'The call failed'
-    const mayBeginAnew = run.sideEffects === 0
-    reply({ t: 'reply', run: id, call, ok: false, mayBeginAnew }, text.slice(0, MAX_MESSAGE))
-  }
+  const [ok, text] = await host.answer({ kind, payload }).then(
+    (answer) => [true, answer] as const,
+    ({ message = 'The call failed' }) => [false, String(message).slice(0, MAX_MESSAGE)] as const,
+  )
+  reply({ t: 'reply', run, call, ok, mayBeginAnew: !host.hasWritten }, text)
 }
 
-// Requests that only read are small. A large or malformed one counts as an effect; the cost is one repeat fewer after a
-// crash.
-function mayHaveEffect(kind: string, payload: string): boolean {
-  if (kind === 'token') return false
-  if (payload.length > MAX_READ_LENGTH) return true
-  try {
-    const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
-    // A GET may run a bot.
-    return !(method === 'GET' || method === 'HEAD') || /(\$|%24)execute/i.test(String(path))
-  } catch {
-    return true
-  }
-}
+let addon: string | undefined
 
 function executorArguments(mostIsolates: number): string[] {
-  const addon = addonPath()
+  addon ??= addonPath()
   return [
     '--permission',
     '--allow-addons',
@@ -374,15 +357,9 @@ function executorArguments(mostIsolates: number): string[] {
   ]
 }
 
-let foundAddon: string | undefined
-
-/** Finds the prebuilt addon of this platform as isolated-vm's own loader does. */
+/** The prebuilt addon of this platform, found as isolated-vm's own loader does. */
 function addonPath(): string {
-  if (foundAddon === undefined) {
-    const own = createRequire(import.meta.url).resolve('isolated-vm')
-    const folder = own.slice(0, own.lastIndexOf('/'))
-    const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
-    foundAddon = loader.path(folder)
-  }
-  return foundAddon
+  const own = createRequire(import.meta.url).resolve('isolated-vm')
+  const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
+  return loader.path(dirname(own))
 }

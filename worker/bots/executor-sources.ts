@@ -12,8 +12,6 @@ const EXPORT = /^export (?=(?:async )?(?:function|class|const) (\w+))/gm
 const RELATIVE = /'\.{1,2}\/(?:[\w-]+\/)*([\w-]+\.cjs)'/g
 
 let input: Buffer | undefined
-let code: string | undefined
-let guest: string | undefined
 let caches = { guest: '', own: '' }
 
 /**
@@ -22,7 +20,12 @@ let caches = { guest: '', own: '' }
  */
 export function executorInput(): Buffer {
   input ??= Buffer.from(
-    [executorFiles(), caches.own, guestSource(), caches.guest].join('\0'),
+    [
+      executorFiles(),
+      caches.own,
+      withoutWide(readGuestFiles(new URL('guest/', FOLDER))),
+      caches.guest,
+    ].join('\0'),
     'latin1',
   )
   return input
@@ -36,14 +39,13 @@ export function keepCaches(guestCache: string, ownCache: string): void {
 
 /** Returns the executor's files as JSON, by name, each a function of `exported` and `load`; see boot.cjs. */
 function executorFiles(): string {
-  code ??= JSON.stringify(
+  return JSON.stringify(
     Object.fromEntries(
       readdirSync(FOLDER)
         .filter((name) => name.endsWith('.ts'))
         .map((name) => [`./${name}`, asFunction(readFileSync(new URL(name, FOLDER), 'utf8'))]),
     ),
   )
-  return code
 }
 
 /** Keeps line numbers for stack traces. */
@@ -63,15 +65,6 @@ function asFunction(text: string): string {
 }
 
 /**
- * Returns the guest files as one script. Each file is a function that runs at its first `require`, so a bot pays only
- * for the files it uses, and one code cache covers all of them.
- */
-function guestSource(): string {
-  guest ??= withoutWide(readGuestFiles(new URL('guest/', FOLDER)))
-  return guest
-}
-
-/**
  * Escapes characters above Latin-1: one of them would double the size of the string, of which each isolate holds a
  * copy.
  */
@@ -84,6 +77,10 @@ function withoutWide(source: string): string {
   return Buffer.from(escaped, 'latin1').toString('latin1')
 }
 
+/**
+ * Returns the guest files as one script. Each file is a function that runs at its first `require`, so a bot pays only
+ * for the files it uses, and one code cache covers all of them.
+ */
 function readGuestFiles(folder: URL): string {
   const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' })
   const files = paths

@@ -1,17 +1,11 @@
 /** The executor of one project, and the runs waiting for it. */
 import type { ActiveRun, Ended, ExecutorProcess } from './executor-process.ts'
 
-interface TenantLimits {
-  /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
-  readonly isolatesPerBot: number
-  /** Nested bot calls have extra places. */
-  readonly runsPerExecutor: number
-  readonly maxAgeMs: number
-}
-
 /** Places shrink with call depth, as each run may call several bots. */
 const FEWEST_CALLED = 16
+/** An executor serves at most so many runs, and for so long. */
 const MAX_RUNS = 100_000
+const MAX_AGE_MS = 60 * 60_000
 
 /** Assumed pause of a project that has called only once. */
 const UNKNOWN_PAUSE_MS = 60_000
@@ -29,15 +23,15 @@ export class Tenant {
   boundAt = 0
   lastUsedAt = Date.now()
   readonly draining = new Set<ExecutorProcess>()
-  readonly #limits: TenantLimits
+  readonly #places: number
   readonly #waiting: Waiting[] = []
-  readonly #running = new Map<string, number>()
   #pauseMs = 2 * UNKNOWN_PAUSE_MS
   readonly #byDepth = new Map<number, number>()
   #active = 0
 
-  constructor(limits: TenantLimits) {
-    this.#limits = limits
+  /** `places`: runs in the executor at a time; nested bot calls have extra places. */
+  constructor(places: number) {
+    this.#places = places
   }
 
   get isIdle(): boolean {
@@ -56,10 +50,6 @@ export class Tenant {
   /** Epoch ms since when a run has waited for an executor; undefined otherwise. */
   get missesSince(): number | undefined {
     return this.executor?.isAlive ? undefined : this.#waiting[0]?.since
-  }
-
-  get running(): number {
-    return this.#active
   }
 
   /** Resolves with the end of the run, or undefined when it was cancelled before its start. */
@@ -89,15 +79,13 @@ export class Tenant {
 
   /** Starts waiting runs when a place or the executor becomes free. */
   pump(): void {
-    const { isolatesPerBot, runsPerExecutor } = this.#limits
     for (let at = 0; at < this.#waiting.length; ) {
       const waiting = this.#waiting[at]
       if (!this.executor?.isAlive || !waiting) return
-      const { botKey, depth = 0 } = waiting.active.run
+      const { depth = 0 } = waiting.active.run
       // Callers keep their places while they wait, so each depth has its own: no deadlock.
-      const places = Math.max(depth && FEWEST_CALLED, Math.floor(runsPerExecutor / 2 ** depth))
-      const isFull = (this.#byDepth.get(depth) ?? 0) >= places
-      if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
+      const places = Math.max(depth && FEWEST_CALLED, Math.floor(this.#places / 2 ** depth))
+      if ((this.#byDepth.get(depth) ?? 0) >= places) at++
       else {
         this.#waiting.splice(at, 1)
         void this.#start(this.executor, waiting)
@@ -120,24 +108,14 @@ export class Tenant {
   }
 
   async #start(executor: ExecutorProcess, { active, resolve, rests }: Waiting) {
-    const { botKey, depth = 0 } = active.run
-    const { onRest } = active
+    const { depth = 0 } = active.run
     this.#active++
     count(this.#byDepth, depth, 1)
-    count(this.#running, botKey, 1)
     this.lastUsedAt = Date.now()
-    if (rests) onRest(false)
-    const onRestHere: ActiveRun['onRest'] = (isResting) => {
-      count(this.#running, botKey, isResting ? -1 : 1)
-      onRest(isResting)
-      if (isResting) this.pump()
-    }
-    active.onRest = onRestHere
+    if (rests) active.onRest(false)
     const ended = await executor.start(active)
-    active.onRest = onRest
     this.#active--
     count(this.#byDepth, depth, -1)
-    count(this.#running, botKey, -1)
     this.#recycle(executor)
     resolve(ended)
     this.pump()
@@ -149,7 +127,7 @@ export class Tenant {
       if (executor.active.size === 0) executor.kill({ cause: 'closed' })
       return
     }
-    const isOld = Date.now() - executor.startedAt > this.#limits.maxAgeMs
+    const isOld = Date.now() - executor.startedAt > MAX_AGE_MS
     if (executor.isBloated || executor.runs >= MAX_RUNS || isOld) this.retire()
   }
 }

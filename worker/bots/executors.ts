@@ -4,6 +4,8 @@
  * which reveals the guilty one. A run with a possible effect is never repeated.
  */
 import { availableParallelism } from 'node:os'
+import pLimit from 'p-limit'
+import { Cache } from '../../shared/core/cache.ts'
 import { unavailable } from '../../shared/core/errors.ts'
 import type { Logger } from '../../shared/core/log.ts'
 import {
@@ -15,7 +17,6 @@ import {
   remainingMs,
 } from './executor-process.ts'
 import { Tenant } from './executor-tenant.ts'
-import { Quarantine } from './quarantine.ts'
 import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from './run-result.ts'
 import { Spares } from './spare-executors.ts'
 
@@ -26,27 +27,17 @@ export interface ExecutorsOptions {
   /** Idle executors end above this; unlimited by default. */
   readonly memoryMb?: number
   readonly spares: number
-  readonly isolatesPerBot: number
+  /** Spares at the start, if more: as many as projects are expected to call soon. */
+  readonly firstSpares?: number
   readonly runsPerExecutor?: number
   readonly idleMs?: number
   readonly start?: () => ExecutorProcess
 }
 
-export interface ExecutorsStats {
-  readonly executors: number
-  readonly spares: number
-  readonly quarantined: number
-  readonly heldVersions: number
-  readonly isolates: number
-  readonly running: number
-  readonly waiting: number
-  readonly rssMb: number
-  readonly deaths: Readonly<Record<Death['cause'], number>>
-}
+export type ExecutorsStats = ReturnType<Executors['stats']>
 
 const CHECK_MS = 100
 const IDLE_MS = 10 * 60_000
-const MAX_AGE_MS = 60 * 60_000
 const MAX_REPEATS = 2
 /** How long a project may wait for an executor while all are busy with others. */
 const TURN_MS = 250
@@ -111,7 +102,12 @@ export class Executors {
     this.#options = options
     this.#memoryMb = options.memoryMb ?? Number.POSITIVE_INFINITY
     const start = options.start ?? (() => new ExecutorProcess(runsWithin(this.#memoryMb)))
-    this.#spares = new Spares(options.log, options.spares, start)
+    this.#spares = new Spares(
+      options.log,
+      options.spares,
+      Math.min(options.firstSpares ?? 0, options.maxExecutors),
+      start,
+    )
     this.#quarantine = new Quarantine(this.#spares)
     this.#checks = setInterval(() => this.#check(), CHECK_MS)
   }
@@ -132,7 +128,6 @@ export class Executors {
       host,
       signal,
       deadline: undefined,
-      sideEffects: 0,
       isResting: false,
       onRest,
       end: () => {},
@@ -146,14 +141,7 @@ export class Executors {
         if (active.deadline === undefined) throw unavailable('Bot executor')
         return this.#failed(active, 'crash')
       }
-      if (ended.t === 'done') {
-        return resultOf(run, {
-          done: ended.message,
-          body: ended.body,
-          log: ended.log,
-          sideEffects: active.sideEffects,
-        })
-      }
+      if (ended.t === 'done') return resultOf(run, ended)
       const failure = this.#judge(active, ended.death, isApart || ended.isGuilty, repeats)
       if (failure) return this.#failed(active, failure)
       isApart = ended.isGuilty === undefined || this.#quarantine.holds(run)
@@ -171,7 +159,7 @@ export class Executors {
     return runsWithin(this.#memoryMb)
   }
 
-  stats(): ExecutorsStats {
+  stats() {
     const tenants = [...this.#tenants.values()]
     const processes = this.#processes()
     const sum = (numbers: number[]) => numbers.reduce((total, number) => total + number, 0)
@@ -210,21 +198,23 @@ export class Executors {
       this.#quarantine.recordKill(active.run)
       return cause === 'exit' || cause === 'heartbeat' ? 'crash' : cause
     }
-    if (active.sideEffects > 0) return 'interrupted'
+    if (active.host.hasWritten) return 'interrupted'
     const mayRepeat = repeats < MAX_REPEATS && remainingMs(active) > SHORTEST_REPEAT_MS
     if (mayRepeat) return undefined
     return isGuilty === false ? 'interrupted' : 'crash'
   }
 
   #failed(active: ActiveRun, failure: RunFailure): RunResult {
-    const { run, deadline, sideEffects } = active
+    const { run, deadline } = active
     const wallMs = deadline === undefined ? 0 : Date.now() - (deadline - run.limits.wallMs)
-    return failed(run, failure, { sideEffects, wallMs })
+    return failed(run, failure, { wallMs })
   }
 
   async #runAtHome(active: ActiveRun): Promise<Ended | undefined> {
     const { projectId } = active.run
-    const tenant = this.#tenants.get(projectId) ?? new Tenant(this.#tenantLimits())
+    const tenant =
+      this.#tenants.get(projectId) ??
+      new Tenant(this.#options.runsPerExecutor ?? runsWithin(this.#memoryMb))
     this.#tenants.delete(projectId)
     this.#tenants.set(projectId, tenant)
     const ended = tenant.run(active)
@@ -310,11 +300,6 @@ export class Executors {
     if (bound.length > FEWEST_EXECUTORS) bound.find(({ isIdle }) => isIdle)?.retire()
   }
 
-  #tenantLimits() {
-    const { isolatesPerBot, runsPerExecutor = runsWithin(this.#memoryMb) } = this.#options
-    return { isolatesPerBot, runsPerExecutor, maxAgeMs: MAX_AGE_MS }
-  }
-
   #processes(): ExecutorProcess[] {
     const bound = [...this.#tenants.values()].flatMap(({ executor, draining }) => [
       ...(executor ? [executor] : []),
@@ -344,4 +329,66 @@ export class Executors {
       if (tenant.draining.size === 0) this.#tenants.delete(project)
     }
   }
+}
+
+// Quarantine: runs repeated after an unexplained crash, and bot versions that have killed executors, each in a separate
+// process.
+
+const KILLS = 2
+const KILLS_WITHIN_MS = 10 * 60_000
+const MAX_PROCESSES = 2
+const MAX_VERSIONS = 10_000
+
+class Quarantine {
+  readonly processes = new Set<ExecutorProcess>()
+  readonly #spares: Spares
+  readonly #kills = new Cache<string, number[]>({ name: 'kills', max: MAX_VERSIONS })
+  readonly #places = pLimit(MAX_PROCESSES)
+
+  constructor(spares: Spares) {
+    this.#spares = spares
+  }
+
+  /** True for a bot version that killed two executors in 10 minutes; a new version starts clean. */
+  holds(run: BotRun): boolean {
+    return (this.#kills.get(versionOf(run))?.length ?? 0) >= KILLS
+  }
+
+  get heldVersions(): number {
+    return [...this.#kills.values()].filter(({ length }) => length >= KILLS).length
+  }
+
+  recordKill(run: BotRun): void {
+    const since = Date.now() - KILLS_WITHIN_MS
+    const before = this.#kills.get(versionOf(run)) ?? []
+    if (before.length >= KILLS) return
+    const recent = before.filter((at) => at > since)
+    this.#kills.set(versionOf(run), [...recent, Date.now()])
+  }
+
+  condemn(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
+    this.#kills.set(versionOf(version), Array(KILLS).fill(Date.now()))
+  }
+
+  /** Runs alone in a separate process; undefined when it was cancelled or out of time before. */
+  run(active: ActiveRun): Promise<Ended | undefined> {
+    return this.#places(() => this.#runAlone(active))
+  }
+
+  async #runAlone(active: ActiveRun): Promise<Ended | undefined> {
+    let process: ExecutorProcess | undefined
+    try {
+      process = await this.#spares.take()
+      this.processes.add(process)
+      if (active.signal.aborted || remainingMs(active) <= 0) return undefined
+      return await process.start(active)
+    } finally {
+      if (process) this.processes.delete(process)
+      process?.kill({ cause: 'closed' })
+    }
+  }
+}
+
+function versionOf({ botKey, codeHash }: Pick<BotRun, 'botKey' | 'codeHash'>): string {
+  return `${botKey} ${codeHash}`
 }

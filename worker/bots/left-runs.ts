@@ -3,13 +3,12 @@
  * a worker nor Redis has, are queued again, or ended if they may have had an effect.
  */
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
 import {
-  type AbandonedRun,
   type PendingRun,
   pendingRuns,
   removePendingRun,
-} from '../../shared/bots/pending-runs.ts'
+  settleAsyncJob,
+} from '../../shared/bots/async-jobs.ts'
 import { timings } from '../../shared/core/config/waits.ts'
 import { HttpError } from '../../shared/core/errors.ts'
 import { type Loop, startLoop } from '../../shared/jobs/loop.ts'
@@ -18,8 +17,6 @@ import { interrupted } from '../../shared/queue/replies.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 
-/** Younger runs may be on their way into the queue. */
-const OLDER_THAN_MS = 10_000
 const PAGE = 200
 const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
 
@@ -35,11 +32,7 @@ async function sweep(services: Services, signal: AbortSignal): Promise<boolean> 
   let after = BEFORE_ALL
   for (;;) {
     const { database, queues } = services
-    const page = await pendingRuns(database, queues.home, {
-      olderThanMs: OLDER_THAN_MS,
-      after,
-      count: PAGE,
-    })
+    const page = await pendingRuns(database, queues.home, after, PAGE)
     for (const run of page) {
       if (signal.aborted) return false
       await look(services, run)
@@ -50,22 +43,21 @@ async function sweep(services: Services, signal: AbortSignal): Promise<boolean> 
   }
 }
 
-async function look(services: Services, run: AbandonedRun): Promise<void> {
+async function look(services: Services, run: PendingRun): Promise<void> {
   const { queues, log, database } = services
-  const queue = run.job === undefined ? 'bots-sync' : 'bots-async'
+  const queue = run.job === null ? 'bots-sync' : 'bots-async'
   if (await queues.has(queue, run.id)) return
   // After the look at the queue: a run that ended in between has its AsyncJob finished.
   const open = await openJob(services, run)
   if (open === undefined) return await removePendingRun(database, run.id)
-  if (run.job === undefined || run.hadEffect) {
+  if (run.job === null || run.hadEffect) {
     const job = { projectId: run.projectId, requester: open.author, contentType: undefined }
     await settleAsyncJob(services, job, interrupted(run.id))
     log.warn({ runId: run.id }, 'An accepted run was lost and is ended')
     return
   }
-  if (await queues.restore(JSON.parse(run.job) as ExecuteJob)) {
-    log.warn({ runId: run.id }, 'An accepted run was lost and is queued again')
-  }
+  await queues.restore(JSON.parse(run.job) as ExecuteJob)
+  log.warn({ runId: run.id }, 'An accepted run was lost and is queued again')
 }
 
 async function openJob(

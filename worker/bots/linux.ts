@@ -24,7 +24,7 @@ export function memoryOf(
 const BEHIND = 5
 const LOWEST = 19
 const MUCH_MS = 1000
-/** The kernel reports in hundredths of a second, regardless of its own clock. */
+/** The kernel reports in hundredths of a second on every machine. */
 const TICK_MS = 10
 
 /** Lowers the priority of a busy process. `behind` holds the threads already lowered; later ones follow. */

@@ -1,7 +1,7 @@
 /** Loads the bot, code and limits (cached by version) and secrets (by session) of a run, and writes its event. */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { system } from '../../shared/access/project-context.ts'
 import {
   type BotLimits,
   botLimits,
@@ -14,41 +14,37 @@ import {
 } from '../../shared/bots/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { requiredLibraries } from '../../shared/bots/modules.ts'
-import { Cache } from '../../shared/core/cache.ts'
+import { codeUrl } from '../../shared/bots/versions.ts'
+import { Cache, sizeWithin } from '../../shared/core/cache.ts'
 import { badRequest } from '../../shared/core/errors.ts'
-import { isObject, parseReference, type Resource } from '../../shared/fhir/resource.ts'
+import { type BotDeclarations, readDeclarations } from '../../shared/fhir/bot-declarations.ts'
+import { atLabel, LIVE, versionName } from '../../shared/fhir/bot-labels.ts'
+import { asArray, isObject, parseReference, type Resource } from '../../shared/fhir/resource.ts'
 import { actingSession, type Session } from '../../shared/identity/principals.ts'
+import { SMTP_PASSWORD } from '../../shared/outbound/project-mail.ts'
 import { createMemberLogin, sessionDetails } from '../../shared/projects/signed-in-user.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import { readBinaryContent, readWhole } from '../../shared/request/binary/content.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 
-export interface Secrets {
+interface Secrets {
   /** `event.secrets` as JSON text. */
   readonly text: string
   readonly values: readonly string[]
 }
 
-export interface Loader {
-  /** Errors: 400 when the code is gone. */
-  bot(job: ExecuteJob): Promise<LoadedBot>
-  /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
-  projectConcurrency(job: ExecuteJob): Promise<number>
-  /** Returns the run-as session. Errors: 400 when the membership is gone. */
-  session(job: ExecuteJob): Promise<Session>
-  secrets(job: ExecuteJob, bot: Resource, session: Session): Promise<Secrets>
-}
+export type Loader = ReturnType<typeof createLoader>
 
-/** Characters of cached code; a bot has at most 5 MB. */
-const CODE_CACHE = 64 * 1024 * 1024
+/** Most of the cached code; a bot has at most 5 MB. */
+const CODE_CACHE_MB = 64
 const BOT_OVERHEAD = 10_000
 const PROJECT_FRESH_MS = 4000
 
-export function createLoader(services: Services): Loader {
+export function createLoader(services: Services) {
   const bots = new Cache<string, LoadedBot, ExecuteJob>({
     name: 'bot-code',
-    max: CODE_CACHE,
+    max: sizeWithin(services.config.workerMemoryMb, CODE_CACHE_MB),
     size: ({ code }) => code.length + BOT_OVERHEAD,
     fetch: (_key, _stale, { context }) => loadBot(services, context),
   })
@@ -61,30 +57,60 @@ export function createLoader(services: Services): Loader {
   })
 
   return {
-    async bot(job) {
+    /** Errors: 400 when the code is gone. */
+    async bot(job: ExecuteJob): Promise<LoadedBot> {
       // A version never changes, so the cache is never stale.
-      const key = `${job.botId}/${job.botVersion}`
+      const key = codeKey(job)
       const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
       if (found === undefined) throw badRequest('No executable code')
       return found
     },
-    async projectConcurrency({ projectId }) {
+    /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
+    async projectConcurrency({ projectId }: ExecuteJob): Promise<number> {
       const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
       return botConcurrency || services.config.projectConcurrency || Number.POSITIVE_INFINITY
     },
-    async session(job) {
+    /** Returns the run-as session. Errors: 400 when the membership is gone. */
+    async session(job: ExecuteJob): Promise<Session> {
       const session = await actingSession(services.principals, job)
       if (session === undefined) throw badRequest('The membership that the bot runs as is gone')
       return session
     },
-    async secrets(job, bot, session) {
-      const withSystem = bot.system === true
+    declared: (job: ExecuteJob, bot: Resource, session: Session) =>
+      declaredFor(services, job, presentBot(job, bot, session), session),
+    async secrets(
+      job: ExecuteJob,
+      bot: Resource,
+      session: Session,
+      declared: BotDeclarations | undefined,
+    ): Promise<Secrets> {
+      const withSystem = presentBot(job, bot, session).system === true
       const isOwn = session.principal.project.id === job.botProjectId
       const botProject = isOwn ? session.project : await projects.fetch(job.botProjectId)
       const sources = [botProject, ...(isOwn ? [] : [session.project])]
-      return mergeSecrets(sources, withSystem)
+      return mergeSecrets(sources, withSystem, declared?.secrets)
     },
   }
+}
+
+/** A later attempt has the code of the first one, but not the secrets and hosts that its Bot has lost since then. */
+function presentBot({ botId }: ExecuteJob, bot: Resource, { profile }: Session): Resource {
+  return profile.resourceType === 'Bot' && profile.id === botId ? profile : bot
+}
+
+/** Either of the Bot's Project and the Project that it works in may require declarations. */
+async function declaredFor(
+  { principals }: Services,
+  job: ExecuteJob,
+  bot: Resource,
+  session: Session,
+): Promise<BotDeclarations | undefined> {
+  const home = await principals.project(job.botProjectId)
+  const projects = [home, session.principal.project]
+  return readDeclarations(
+    bot,
+    projects.some((project) => project?.requiresDeclarations === true),
+  )
 }
 
 async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> {
@@ -93,7 +119,9 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
   if (project === undefined) throw badRequest('No executable code')
   const system = systemPrincipal(project)
   const version = await repository.readVersion(system, 'Bot', job.botId, String(job.botVersion))
-  const bot = JSON.parse(version.content ?? '{}') as Resource
+  const label = job.label ?? LIVE
+  const bot = atLabel(JSON.parse(version.content ?? '{}') as Resource, label)
+  if (bot === undefined) throw badRequest(`The bot has no label ${label}`)
   const location = codeLocation(bot, config.baseUrl)
   if (!location) throw badRequest('No executable code')
   let code = String(bot.code)
@@ -110,7 +138,8 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     bot,
     code,
     file,
-    codeHash: createHash('sha256').update(`${file}\n${code}`).digest('hex'),
+    version: versionName(bot.executableCode) ?? codeUrl(bot.executableCode),
+    codeHash: hash('sha256', `${file}\n${code}`),
     format: codeFormat(code, file),
     libraries: requiredLibraries(code),
     wantsToken: code.includes('getAccessToken'),
@@ -120,6 +149,11 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     fresh: needsFreshIsolate(bot),
     concurrent: sharesIsolate(bot),
   }
+}
+
+/** The code of a job never changes, and neither do the limits of its bot. */
+export function codeKey({ botId, botVersion, label }: ExecuteJob): string {
+  return `${botId}/${botVersion}${label === undefined ? '' : `@${label}`}`
 }
 
 /** Sanitizes the title, which becomes part of stack traces. */
@@ -138,13 +172,19 @@ async function loadProject(services: Services, id: string): Promise<Resource | u
   return version?.content === undefined ? undefined : (JSON.parse(version.content) as Resource)
 }
 
-/** Later projects override earlier ones, and `secret` overrides `systemSecret`. */
-function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: boolean): Secrets {
+/** Later projects override earlier ones, and `secret` overrides `systemSecret`. Bots send mail without its password. */
+function mergeSecrets(
+  projects: readonly (Resource | undefined)[],
+  withSystem: boolean,
+  named: ReadonlySet<string> | undefined,
+): Secrets {
   const merged = new Map<string, Record<string, unknown>>()
   for (const project of projects) {
     const lists = [...(withSystem ? [project?.systemSecret] : []), project?.secret]
-    for (const secret of lists.flatMap((list) => (Array.isArray(list) ? list : []))) {
-      if (isObject(secret) && typeof secret.name === 'string') merged.set(secret.name, secret)
+    for (const secret of lists.flatMap((list) => asArray(list))) {
+      if (!isObject(secret) || typeof secret.name !== 'string') continue
+      if (secret.name === SMTP_PASSWORD) continue
+      if (named === undefined || named.has(secret.name)) merged.set(secret.name, secret)
     }
   }
   return {
@@ -153,10 +193,12 @@ function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: b
   }
 }
 
-export interface LoadedBot {
+interface LoadedBot {
   readonly bot: Resource
   readonly code: string
   readonly file: string
+  /** The name of the version, or the `Binary/id` of code that was deployed without one. */
+  readonly version: string
   /** Hash of the file and its name. */
   readonly codeHash: string
   readonly format: CodeFormat
@@ -209,13 +251,17 @@ export function eventText(run: EventOf): string {
     traceId: job.traceId,
     headers: job.headers,
     path: job.path,
+    agent: job.agent,
     scheduledTime: job.scheduled?.time,
     rawBody: job.hasRawBody,
+    // The sandbox replaces it by the stream.
+    responseStream: job.stream === undefined ? undefined : true,
     runId: job.runId,
     ...times,
     accessToken,
   })
-  return `${head.slice(0, -1)},"secrets":${secrets},"context":${contextText(session, baseUrl)}}`
+  const parameters = job.parameters === undefined ? '' : `,"parameters":${job.parameters}`
+  return `${head.slice(0, -1)}${parameters},"secrets":${secrets},"context":${contextText(session, baseUrl)}}`
 }
 
 function contextText(session: Session, baseUrl: string): string {
@@ -267,22 +313,25 @@ export function withRunId(body: string, runId: string): string {
 // Access tokens, made on demand since most bots never use one. A token has the scope of its run and ends with it.
 
 const SLACK_S = 60
-const system = systemPrincipal(SYSTEM_PROJECT)
-
-interface RunToken extends AsyncDisposable {
-  take(): Promise<string>
-}
-
 /**
  * Disposing revokes the Login at once, or within 5 s if Redis is unavailable. After a worker crash the token outlives
  * the run's wall limit by a minute at most.
  */
-export function createRunToken(services: Services, session: Session, wallMs: number): RunToken {
+export function createRunToken(
+  services: Services,
+  session: Session,
+  declared: BotDeclarations | undefined,
+  wallMs: number,
+) {
   let login: Promise<string> | undefined
   let token: Promise<string> | undefined
 
   async function issue(): Promise<string> {
     const { principal } = session
+    // The token of another profile would not be limited.
+    if (declared !== undefined && session.profile.resourceType !== 'Bot') {
+      throw badRequest('A Bot that names its secrets or hosts has no token of its caller')
+    }
     login = createMemberLogin(services, session, 'execute')
     const loginId = await login
     return await services.tokens.issue({
@@ -296,11 +345,11 @@ export function createRunToken(services: Services, session: Session, wallMs: num
   }
 
   return {
-    take() {
+    take(): Promise<string> {
       token ??= issue()
       return token
     },
-    async [Symbol.asyncDispose]() {
+    async [Symbol.asyncDispose](): Promise<void> {
       const id = await login?.catch(() => undefined)
       if (id === undefined) return
       const { repository, log } = services
@@ -314,4 +363,10 @@ export function createRunToken(services: Services, session: Session, wallMs: num
       }
     },
   }
+}
+
+/** For dry runs: it opens nothing. */
+export const NO_TOKEN = {
+  take: async () => 'dry-run',
+  [Symbol.asyncDispose]: async () => {},
 }

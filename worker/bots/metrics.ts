@@ -1,59 +1,35 @@
 /** The worker's metrics; web's /metrics shows those of all workers. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { readPssBytes } from '../../shared/core/memory.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { ExecutorsStats } from './executors.ts'
 import type { RunResult } from './run-result.ts'
 import type { HeldRuns } from './slots.ts'
 
-export interface RunMetrics {
-  /** Counts a started run. The returned function ends it with `ok` or the failure; times in ms. */
-  started(job: ExecuteJob): (outcome: string, queuedMs: number, ranMs: number) => void
-  used(result: Pick<RunResult, 'cpuMs' | 'wallMs'>): void
-  hostCall(kind: string): void
-  held(reason: string, ms: number): void
-  /** Reports waiting runs through `held` whenever the metrics are read. */
-  showHeld(held: () => readonly HeldRuns[]): void
-  /** Counts an occurrence of a schedule; `driftMs` is its delay into the queue. */
-  occurrence(
-    outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
-    count: number,
-    driftMs?: number,
-  ): void
-  readonly registry: Registry
-  text(): Promise<string>
-}
+export type RunMetrics = ReturnType<typeof createMetrics>
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 /** Further bots share one label, which bounds the text in each heartbeat. */
 const MOST_BOTS = 500
 const OTHERS = { project: 'other', bot: 'other' }
 
-interface Labels {
-  readonly project: string
-  readonly bot: string
-}
-
-export function createMetrics(
-  stats: () => ExecutorsStats,
-  storage: Services['storage'],
-): RunMetrics {
+export function createMetrics(stats: () => ExecutorsStats, storage: Services['storage']) {
   const registry = new Registry()
   collectDefaultMetrics({ register: registry, prefix: 'worker_' })
-  const calls = new Counter({
-    name: 'bot_host_calls_total',
-    help: 'Calls of handlers to the worker',
-    labelNames: ['kind'],
-    registers: [registry],
-  })
-  const handlerHistogram = (name: string, help: string) =>
-    new Histogram({ name, help, buckets: BUCKETS, registers: [registry] })
-  const cpu = handlerHistogram('bot_handler_cpu_seconds', 'Processor time of a handler')
-  const wall = handlerHistogram(
-    'bot_handler_wall_seconds',
-    'Time from the start to the end of a handler',
+  const makers = createMakers(registry)
+  const { aCounter, aHistogram } = makers
+  const calls = aCounter('bot_host_calls_total', 'Calls of handlers to the worker', ['kind'])
+  const cpu = aHistogram('bot_handler_cpu_seconds', 'Processor time of a handler')
+  const wall = aHistogram('bot_handler_wall_seconds', 'Time from the start to the end of a handler')
+  const replaced = aCounter('bot_events_replaced_total', 'Events that a later one replaced', [])
+  watchExecutors(makers, stats)
+  makers.aGauge(
+    'worker_process_pss_bytes',
+    'Memory of the worker in which shared pages count once among their processes, without its executors; 0 outside Linux',
+    [],
+    () => [[{}, readPssBytes() ?? 0]],
   )
-  watchExecutors(registry, stats)
   new Counter({
     name: 'worker_storage_errors_total',
     help: 'Calls of the storage that have failed in workers',
@@ -65,54 +41,64 @@ export function createMetrics(
   })
   return {
     registry,
-    started: countRuns(registry),
-    used({ cpuMs, wallMs }) {
+    started: countRuns(makers),
+    used({ cpuMs, wallMs }: Pick<RunResult, 'cpuMs' | 'wallMs'>): void {
       cpu.observe(cpuMs / 1000)
       wall.observe(wallMs / 1000)
     },
-    ...countHolds(registry),
-    hostCall: (kind) => calls.inc({ kind }),
-    occurrence: countOccurrences(registry),
+    ...countHolds(makers),
+    replaced: (events: number) => replaced.inc(events),
+    hostCall: (kind: string) => calls.inc({ kind }),
+    occurrence: countOccurrences(makers),
     text: async () => JSON.stringify(await registry.getMetricsAsJSON()),
   }
 }
 
-function countRuns(registry: Registry): RunMetrics['started'] {
+type Makers = ReturnType<typeof createMakers>
+type Labels = Readonly<Record<string, string>>
+
+function createMakers(registry: Registry) {
   const registers = [registry]
-  const runs = new Counter({
-    name: 'bot_runs_total',
-    help: 'Finished bot runs',
-    labelNames: ['project', 'bot', 'mode', 'outcome'],
-    registers,
-  })
-  const labelNames = ['mode']
-  const wait = new Histogram({
-    name: 'bot_queue_wait_seconds',
-    help: 'From the queue to the start of a run',
-    labelNames,
-    buckets: BUCKETS,
-    registers,
-  })
-  const duration = new Histogram({
-    name: 'bot_run_seconds',
-    help: 'Time a bot run took in the worker',
-    labelNames,
-    buckets: BUCKETS,
-    registers,
-  })
+  return {
+    aCounter: (name: string, help: string, labelNames: string[]) =>
+      new Counter({ name, help, labelNames, registers }),
+    aHistogram: (name: string, help: string, labelNames: string[] = []) =>
+      new Histogram({ name, help, labelNames, buckets: BUCKETS, registers }),
+    /** Reads `values` whenever the metrics are read. */
+    aGauge: (
+      name: string,
+      help: string,
+      labelNames: string[],
+      values: () => readonly (readonly [Labels, number])[],
+    ) =>
+      new Gauge({
+        name,
+        help,
+        labelNames,
+        registers,
+        collect() {
+          this.reset()
+          for (const [labels, value] of values()) this.set({ ...labels }, value)
+        },
+      }),
+  }
+}
+
+function countRuns({ aCounter, aGauge, aHistogram }: Makers) {
+  const runs = aCounter('bot_runs_total', 'Finished bot runs', [
+    'project',
+    'bot',
+    'mode',
+    'outcome',
+  ])
+  const wait = aHistogram('bot_queue_wait_seconds', 'From the queue to the start of a run', [
+    'mode',
+  ])
+  const duration = aHistogram('bot_run_seconds', 'Time a bot run took in the worker', ['mode'])
   const known = new Map<string, { readonly labels: Labels; running: number }>()
-  new Gauge({
-    name: 'bot_slots_used',
-    help: 'Bot runs in hand',
-    labelNames: ['project', 'bot'],
-    registers,
-    collect() {
-      this.reset()
-      for (const { labels, running } of known.values()) {
-        if (running > 0) this.inc({ ...labels }, running)
-      }
-    },
-  })
+  aGauge('bot_slots_used', 'Bot runs in progress', ['project', 'bot'], () =>
+    [...known.values()].flatMap(({ labels, running }) => (running > 0 ? [[labels, running]] : [])),
+  )
   const place = ({ projectId, botId }: ExecuteJob) => {
     const found = known.get(botId)
     if (found !== undefined) return found
@@ -123,11 +109,12 @@ function countRuns(registry: Registry): RunMetrics['started'] {
     known.set(key, made)
     return made
   }
-  return (job) => {
+  /** Counts a started run. The returned function ends it with `ok` or the failure; times in ms. */
+  return (job: ExecuteJob) => {
     const mine = place(job)
     const mode = modeOf(job)
     mine.running++
-    return (outcome, queuedMs, ranMs) => {
+    return (outcome: string, queuedMs: number, ranMs: number): void => {
       mine.running--
       runs.inc({ ...mine.labels, mode, outcome })
       wait.observe({ mode }, queuedMs / 1000)
@@ -136,91 +123,69 @@ function countRuns(registry: Registry): RunMetrics['started'] {
   }
 }
 
-function countHolds(registry: Registry): Pick<RunMetrics, 'held' | 'showHeld'> {
-  const registers = [registry]
-  const holds = new Histogram({
-    name: 'bot_hold_seconds',
-    help: 'Time a run waited for its slot, by reason',
-    labelNames: ['reason'],
-    buckets: BUCKETS,
-    registers,
-  })
+function countHolds({ aGauge, aHistogram }: Makers) {
+  const holds = aHistogram(
+    'bot_hold_seconds',
+    'Time a run waited for its key, its rate or its slot, by reason',
+    ['reason'],
+  )
   let heldRuns: () => readonly HeldRuns[] = () => []
-  new Gauge({
-    name: 'bot_runs_held',
-    help: 'Runs that wait for their slot: a cap of the bot or project, memory, a turn',
-    labelNames: ['project', 'reason'],
-    registers,
-    collect() {
-      this.reset()
-      for (const { count, ...labels } of heldRuns()) this.set(labels, count)
-    },
-  })
+  aGauge(
+    'bot_runs_held',
+    'Runs that wait for their slot: a cap of the bot or project, memory, a turn',
+    ['project', 'reason'],
+    () => heldRuns().map(({ count, ...labels }) => [labels, count]),
+  )
   return {
-    held: (reason, ms) => holds.observe({ reason }, ms / 1000),
-    showHeld(held) {
+    held: (reason: string, ms: number) => holds.observe({ reason }, ms / 1000),
+    /** Reports waiting runs through `held` whenever the metrics are read. */
+    showHeld(held: () => readonly HeldRuns[]): void {
       heldRuns = held
     },
   }
 }
 
-function countOccurrences(registry: Registry): RunMetrics['occurrence'] {
-  const registers = [registry]
-  const occurrences = new Counter({
-    name: 'bot_schedule_occurrences_total',
-    help: 'Occurrences of schedules: queued, or why they were skipped',
-    labelNames: ['outcome'],
-    registers,
-  })
-  const drift = new Histogram({
-    name: 'bot_schedule_drift_seconds',
-    help: 'Time from the occurrence of a schedule to its job in the queue',
-    buckets: BUCKETS,
-    registers,
-  })
-  return (outcome, count, driftMs) => {
+function countOccurrences({ aCounter, aHistogram }: Makers) {
+  const occurrences = aCounter(
+    'bot_schedule_occurrences_total',
+    'Occurrences of schedules: queued, or why they were skipped',
+    ['outcome'],
+  )
+  const drift = aHistogram(
+    'bot_schedule_drift_seconds',
+    'Time from the occurrence of a schedule to its job in the queue',
+  )
+  /** Counts occurrences of a schedule; `driftMs` is the delay into the queue. */
+  return (
+    outcome: 'queued' | 'missed' | 'overlap' | 'feature' | 'membership' | 'code',
+    count: number,
+    driftMs?: number,
+  ): void => {
     occurrences.inc({ outcome }, count)
     if (driftMs !== undefined) drift.observe(driftMs / 1000)
   }
 }
 
-function watchExecutors(registry: Registry, stats: () => ExecutorsStats): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'bot_executors',
-    help: 'Executors by state; held_versions are bots that always run alone',
-    labelNames: ['state'],
-    registers,
-    collect() {
+function watchExecutors({ aGauge }: Makers, stats: () => ExecutorsStats): void {
+  aGauge(
+    'bot_executors',
+    'Executors by state; held_versions are bots that always run alone',
+    ['state'],
+    () => {
       const { executors, spares, quarantined, heldVersions } = stats()
       const states = { bound: executors, spare: spares, quarantined, held_versions: heldVersions }
-      for (const [state, count] of Object.entries(states)) this.set({ state }, count)
+      return Object.entries(states).map(([state, count]) => [{ state }, count])
     },
-  })
-  new Gauge({
-    name: 'bot_executor_deaths_total',
-    help: 'Executors that ended, by cause',
-    labelNames: ['cause'],
-    registers,
-    collect() {
-      for (const [cause, count] of Object.entries(stats().deaths)) this.set({ cause }, count)
-    },
-  })
-  for (const [name, help, key] of [
-    ['bot_isolates', 'Isolates alive', 'isolates'],
-    ['bot_runs_in_executors', 'Runs that executors have', 'running'],
-    ['bot_runs_before_executors', 'Runs that wait for their executor', 'waiting'],
-    ['bot_executor_rss_megabytes', 'Resident memory of the executors', 'rssMb'],
-  ] as const) {
-    new Gauge({
-      name,
-      help,
-      registers,
-      collect() {
-        this.set(stats()[key])
-      },
-    })
-  }
+  )
+  aGauge('bot_executor_deaths_total', 'Executors that ended, by cause', ['cause'], () =>
+    Object.entries(stats().deaths).map(([cause, count]) => [{ cause }, count]),
+  )
+  const one = (key: 'isolates' | 'running' | 'waiting' | 'rssMb') => () =>
+    [[{}, stats()[key]]] as const
+  aGauge('bot_isolates', 'Isolates alive', [], one('isolates'))
+  aGauge('bot_runs_in_executors', 'Runs in executors', [], one('running'))
+  aGauge('bot_runs_before_executors', 'Runs waiting for their executor', [], one('waiting'))
+  aGauge('bot_executor_rss_megabytes', 'Resident memory of the executors', [], one('rssMb'))
 }
 
 function modeOf({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {

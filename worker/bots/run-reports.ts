@@ -1,59 +1,68 @@
 /** Reports a run to listeners of its bot, as an AuditEvent, and in the list of recent runs. */
-
+import { EVENT_SYSTEM } from '../../shared/access/guarded/elements.ts'
+import { servicePrincipal } from '../../shared/access/principal.ts'
 import { findSetting } from '../../shared/access/project-context.ts'
-import { archiveInput, trimRuns } from '../../shared/bots/inputs.ts'
+import { outcomeText } from '../../shared/bots/dead-runs.ts'
 import type { BotLogEvent, FollowedRuns } from '../../shared/bots/live-logs.ts'
 import {
   addBotRuns,
+  archiveInput,
   type BotRunRecord,
   type BotRunRow,
   type InputArchive,
   type RecordedCalls,
+  trimRuns,
 } from '../../shared/bots/run-records.ts'
 import { batchDelayed } from '../../shared/core/batching.ts'
-import { isObject } from '../../shared/fhir/resource.ts'
+import { attempt } from '../../shared/core/errors.ts'
+import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
+import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { tracingExtension } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { createAudit, logTail, type RunRecord } from './audit.ts'
-import type { RunFailure, RunResult } from './run-result.ts'
+import { createFetchRecorder, type FetchRecorder } from './fetch-recording.ts'
+import { isKilled, type RunFailure, type RunResult, toRunAnswer } from './run-result.ts'
+import type { Hold } from './slots.ts'
 
 const MAX_PATH = 500
 
 type StartedRun = Pick<
   RunRecord,
-  'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold'
+  'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold' | 'recorder'
 >
 
-export interface RunReport {
-  readonly onLog: ((text: string) => void) | undefined
-  end(result: RunResult, failure: RunFailure | undefined, made: RecordedCalls): Promise<void>
-}
+export type RunReports = ReturnType<typeof createRunReports>
+export type RunReport = ReturnType<RunReports['start']>
 
-export interface RunReports {
-  /** `secrets` are redacted from logs. */
-  start(run: StartedRun, secrets: readonly string[]): RunReport
-  close(): Promise<void>
-}
-
-export function createRunReports(services: Services, followed: FollowedRuns): RunReports {
+export function createRunReports(services: Services, followed: FollowedRuns) {
   const audit = createAudit(services)
   const recent = createRecentRuns(services)
   return {
-    start(run, secrets) {
+    /** Undefined unless the Project keeps the inputs of its bots. */
+    recorder: (session: Session) => (recent.isKept(session) ? createFetchRecorder() : undefined),
+    /** `secrets` are redacted from logs. */
+    start(run: StartedRun, secrets: readonly string[]) {
       const cleaned = (log: string) => redact(log, secrets)
       const live = startLiveLog(followed, run, cleaned)
       const begun = performance.now()
       return {
         onLog: live.onLog,
-        end(result, failure, { calls, callCount }) {
+        /** Redacts the run's secrets. */
+        cleaned,
+        end(
+          result: RunResult,
+          failure: RunFailure | undefined,
+          { calls, callCount, stream }: RecordedCalls,
+        ): Promise<void> {
           const log = cleaned(result.log)
-          const text = failure === undefined ? undefined : errorOf(result.body)
+          const text = failure && attempt(() => outcomeText(JSON.parse(result.body)))
           const error = text === undefined ? undefined : cleaned(text)
           // Same clock as the start.
           const endedAt = new Date(run.startedAt.getTime() + performance.now() - begun)
           const made = {
             calls: calls?.map((call) => ({ ...call, path: cleaned(call.path).slice(0, MAX_PATH) })),
             callCount,
+            stream,
           }
           const record = { ...run, endedAt, failure, error, log, result, made, cleaned }
           live.end(record)
@@ -69,26 +78,8 @@ export function createRunReports(services: Services, followed: FollowedRuns): Ru
   }
 }
 
-function redact(log: string, secrets: readonly string[]): string {
+export function redact(log: string, secrets: readonly string[]): string {
   return secrets.reduce((text, secret) => text.replaceAll(secret, '***'), log)
-}
-
-/** Returns the text of an outcome, which the bot may have made. */
-function errorOf(body: string): string | undefined {
-  try {
-    const outcome: unknown = JSON.parse(body)
-    const [issue]: readonly unknown[] =
-      isObject(outcome) && Array.isArray(outcome.issue) ? outcome.issue : []
-    const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
-    return typeof details.text === 'string' ? details.text : undefined
-  } catch {
-    return undefined
-  }
-}
-
-interface LiveLog {
-  readonly onLog: ((text: string) => void) | undefined
-  end(record: RunRecord): void
 }
 
 function startLiveLog(
@@ -100,7 +91,7 @@ function startLiveLog(
     attempt,
   }: Pick<RunRecord, 'job' | 'session' | 'startedAt' | 'attempt'>,
   redact: (log: string) => string,
-): LiveLog {
+) {
   const { botId, runId, requester, traceId } = job
   const project = session.principal.project.number
   const tell = (...events: BotLogEvent[]) => followed.tell(botId, { project, events })
@@ -124,7 +115,7 @@ function startLiveLog(
   }
   return {
     onLog: isHeard ? onLog : undefined,
-    end({ failure, endedAt, result, log }) {
+    end({ failure, endedAt, result, log }: RunRecord): void {
       if (!isHeard && !followed.has(botId)) return
       const isLogSent = isHeard || log === ''
       tell(
@@ -143,18 +134,13 @@ function startLiveLog(
   }
 }
 
-interface RecentRuns {
-  add(record: RunRecord): void
-  close(): Promise<void>
-}
-
 const TRIM_MS = 30_000
 const MAX_ERROR = 1000
 /** Inputs being stored; further inputs are dropped when storage is slow. */
 const MAX_KEEPING = 50
 const ARCHIVE = 'BOT_INPUT_ARCHIVE'
 
-function createRecentRuns(services: Services): RecentRuns {
+function createRecentRuns(services: Services) {
   const { config, database, log, storage } = services
   const keeping = new Set<Promise<void>>()
   let grown = new Set<string>()
@@ -179,27 +165,24 @@ function createRecentRuns(services: Services): RecentRuns {
     })
   }, TRIM_MS)
 
-  function isKept({ session }: RunRecord): boolean {
-    if (!config.botInputArchive || keeping.size >= MAX_KEEPING) return false
-    return findSetting(session.project.setting, ARCHIVE)?.valueBoolean === true
+  function isKept({ project }: Session): boolean {
+    return config.botInputArchive && findSetting(project.setting, ARCHIVE)?.valueBoolean === true
   }
 
   async function keepAndAdd(record: RunRecord): Promise<void> {
-    const { session, job, attempt, input } = record
-    const { id } = session.principal.project
-    const shown = input === undefined ? undefined : record.cleaned(input)
-    const kept = { projectId: id, job, attempt, input, shown }
-    const archive = await archiveInput(storage, kept).catch((cause: unknown) => {
-      log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
+    const { runId } = record.job
+    const archive = await archiveRun(storage, record).catch((cause: unknown) => {
+      log.warn({ runId, cause }, 'The input of a bot run could not be kept')
       return undefined
     })
     void batches.add(rowOf(record, archive))
   }
 
   return {
-    add(record) {
+    isKept,
+    add(record: RunRecord): void {
       grown.add(record.job.botId)
-      if (!isKept(record)) {
+      if (record.recorder === undefined || keeping.size >= MAX_KEEPING) {
         void batches.add(rowOf(record))
         return
       }
@@ -212,6 +195,20 @@ function createRecentRuns(services: Services): RecentRuns {
       await batches.close()
     },
   }
+}
+
+function archiveRun(storage: Services['storage'], record: RunRecord): Promise<InputArchive> {
+  const { session, job, attempt, input, recorder, made, failure, result } = record
+  const isStreamed = made.stream !== undefined
+  return archiveInput(storage, {
+    projectId: session.principal.project.id,
+    job,
+    attempt,
+    input,
+    shown: input === undefined ? undefined : record.cleaned(input),
+    answer: isStreamed ? undefined : toRunAnswer(result, failure, record.cleaned),
+    fetches: recorder?.fetches ?? [],
+  })
 }
 
 function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
@@ -227,8 +224,11 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       cpuMs: rounded(result.cpuMs),
       memoryMb: result.memoryMb === undefined ? undefined : rounded(result.memoryMb),
       version: job.botVersion,
+      label: job.label,
       attempt,
       hold: record.hold,
+      key: job.turn?.key.split(':').at(-1),
+      replaced: job.replaced,
       mode: modeOf(job),
       requester: job.requester,
       runAs: session.principal.profile,
@@ -249,4 +249,145 @@ function modeOf(job: ExecuteJob): BotRunRecord['mode'] {
 
 function rounded(value: number): number {
   return Math.round(value * 100) / 100
+}
+
+// Writes one AuditEvent per run, in batches, after the caller has its answer.
+
+interface RunRecord {
+  readonly job: ExecuteJob
+  readonly bot: Resource
+  readonly session: Session
+  readonly input: string | undefined
+  readonly startedAt: Date
+  readonly endedAt: Date
+  readonly failure: RunFailure | undefined
+  /** Error message with secrets redacted. */
+  readonly error: string | undefined
+  /** Secrets redacted. */
+  readonly log: string
+  /** 1-based. */
+  readonly attempt: number
+  /** Undefined when the run got its slot at once. */
+  readonly hold: Hold | undefined
+  /** Undefined where the input is not kept. */
+  readonly recorder: FetchRecorder | undefined
+  readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb' | 'kind' | 'body'>
+  /** Secrets redacted. */
+  readonly made: RecordedCalls
+  /** Redacts the run's secrets. */
+  cleaned(text: string): string
+}
+
+const LOG_TAIL_BYTES = 10 * 1024
+
+function createAudit({ log, repository }: Services) {
+  const batches = batchDelayed<RunRecord>({
+    log,
+    what: 'AuditEvents',
+    async write(records) {
+      const results = await Promise.allSettled(
+        records.map((record) => {
+          const { project, profile } = record.session.principal
+          return repository.create(servicePrincipal(project, { profile }), auditEvent(record))
+        }),
+      )
+      return results.map((result) => (result.status === 'rejected' ? result.reason : undefined))
+    },
+  })
+  return {
+    /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
+    async add(record: RunRecord): Promise<void> {
+      if (!isWanted(record)) return
+      const destinations = destinationsOf(record.bot)
+      if (destinations.includes('log')) {
+        const { outcomeDesc: _, ...event } = auditEvent(record)
+        log.info({ auditEvent: event }, 'Bot run')
+      }
+      if (destinations.includes('resource')) await batches.add(record)
+    },
+    close: () => batches.close(),
+  }
+}
+
+function isWanted({ bot, failure, log }: RunRecord): boolean {
+  switch (bot.auditEventTrigger) {
+    case 'never':
+      return false
+    case 'on-error':
+      return failure !== undefined
+    case 'on-output':
+      return log !== ''
+    default:
+      return true
+  }
+}
+
+function destinationsOf({ auditEventDestination }: Resource): readonly unknown[] {
+  return Array.isArray(auditEventDestination) ? auditEventDestination : ['resource']
+}
+
+function auditEvent(record: RunRecord): Resource {
+  const { job, session, failure, error, log, startedAt, endedAt } = record
+  const bot = { reference: `Bot/${job.botId}` }
+  // Load errors and limits leave no line in the log.
+  const isLogged = error === undefined || log.includes(error)
+  const described = isLogged ? log : `${log}${endedAt.toISOString()} ERROR ${error}\n`
+  const input = inputReference(job, record.input)
+  const entities = [bot.reference, input, job.subscription]
+  return {
+    resourceType: 'AuditEvent',
+    extension: [tracingExtension(job)],
+    type: { system: EVENT_SYSTEM, code: 'execute' },
+    period: { start: startedAt.toISOString(), end: endedAt.toISOString() },
+    recorded: endedAt.toISOString(),
+    agent: [
+      ...(job.requester === undefined
+        ? []
+        : [{ who: { reference: job.requester }, requestor: true, ...networkOf(job) }]),
+      { who: { reference: session.principal.profile }, requestor: false },
+    ],
+    source: { observer: bot },
+    entity: [
+      ...entities.flatMap((reference) =>
+        reference === undefined ? [] : [{ what: { reference } }],
+      ),
+      ...agentEntity(job),
+    ],
+    outcome: failure === undefined ? '0' : isKilled(failure) ? '8' : '4',
+    ...(described === '' ? {} : { outcomeDesc: logTail(described) }),
+  }
+}
+
+/** https://hl7.org/fhir/R4/valueset-network-type.html: an IP address */
+function networkOf({ agent }: ExecuteJob) {
+  return agent === undefined ? {} : { network: { address: agent.remoteAddress, type: '2' } }
+}
+
+/** The Agent, with the channel and addresses of the message; `forwardedFor` is what the client claims. */
+function agentEntity({ agent }: ExecuteJob): readonly object[] {
+  if (agent === undefined) return []
+  const { reference, display: _, ...hints } = agent
+  const detail = Object.entries(hints).flatMap(([type, valueString]) =>
+    valueString === '' ? [] : [{ type, valueString }],
+  )
+  return [{ what: { reference }, detail }]
+}
+
+/** Returns undefined unless the input is a stored resource. */
+function inputReference({ inputKind }: ExecuteJob, input: string | undefined): string | undefined {
+  if (inputKind !== 'json' || input === undefined) return undefined
+  if (!input.includes('"resourceType"') || !input.includes('"id"')) return undefined
+  const value: unknown = JSON.parse(input)
+  return isResource(value) && typeof value.id === 'string' ? referenceTo(value) : undefined
+}
+
+/** Returns the last 10 KiB. */
+function logTail(log: string): string {
+  const bytes = Buffer.from(log)
+  if (bytes.length <= LOG_TAIL_BYTES) return log
+  // A character cut in half at the start becomes a replacement mark, which is dropped.
+  return bytes
+    .subarray(-LOG_TAIL_BYTES)
+    .toString()
+    .replace(/^\uFFFD+/, '')
 }

@@ -1,18 +1,21 @@
 /** The request and the result of a run, and the messages of its failures. */
 
 import type { RunLease } from '../../shared/access/principal.ts'
+import { errorStatus } from '../../shared/bots/execute-reply.ts'
+import type { RunAnswer } from '../../shared/bots/run-records.ts'
 import { issue, outcome } from '../../shared/core/errors.ts'
 import type { Logger } from '../../shared/core/log.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
 import { INTERRUPTED, interrupted } from '../../shared/queue/replies.ts'
 import type { Runs } from '../../shared/queue/runs.ts'
-import type {
-  CallKind,
-  DoneMessage,
-  Failure,
-  InputKind,
-  Limits,
-  ResultKind,
+import {
+  type CallKind,
+  type CodeMessage,
+  type DoneMessage,
+  FAILURES,
+  type Failure,
+  type InputKind,
+  type Limits,
 } from '../executor/messages.ts'
 import { TURN_MS } from '../executor/shared-isolate.ts'
 
@@ -25,7 +28,7 @@ export interface BotRun {
   readonly asker: string
   readonly code: string
   readonly codeHash: string
-  readonly format: 'commonjs' | 'module'
+  readonly format: CodeMessage['format']
   readonly file?: string
   readonly libraries?: readonly string[]
   readonly limits: Limits
@@ -42,17 +45,8 @@ export interface BotRun {
   readonly onLog?: ((text: string) => void) | undefined
 }
 
-const FAILURES: readonly Failure[] = [
-  'thrown',
-  'timeout',
-  'memory',
-  'cpu',
-  'turn',
-  'result',
-  'cancelled',
-]
-
-export type RunFailure = Failure | 'crash' | 'interrupted'
+/** `returned`: the bot returned an outcome that reports an error. */
+export type RunFailure = Failure | 'returned' | 'crash' | 'interrupted'
 
 const KILLED: ReadonlySet<RunFailure | undefined> = new Set([
   'timeout',
@@ -67,17 +61,19 @@ export function isKilled(failure: RunFailure | undefined): boolean {
   return KILLED.has(failure)
 }
 
-export interface RunResult {
-  readonly status: 'ok' | 'error'
+export interface RunResult extends Omit<DoneMessage, 't' | 'run' | 'failure'> {
   readonly failure?: RunFailure
-  readonly kind: ResultKind
+  readonly body: string
+  /** HTTP status of a `returned` outcome. */
+  readonly httpStatus?: number
+  readonly log: string
+}
+
+/** The end of a run as its executor reports it. */
+interface Ended {
+  readonly message: DoneMessage
   readonly body: string
   readonly log: string
-  readonly cpuMs: number
-  readonly wallMs: number
-  readonly memoryMb?: number | undefined
-  /** Calls with a possible effect: all but FHIR reads and GET fetches. */
-  readonly sideEffects: number
 }
 
 export interface HostCall {
@@ -85,52 +81,45 @@ export interface HostCall {
   readonly payload: string
 }
 
-interface Ended {
-  readonly body?: string
-  readonly log?: string
-  readonly cpuMs?: number
-  readonly wallMs?: number
-  readonly memoryMb?: number | undefined
-  readonly sideEffects?: number
-}
-
-interface Answer {
-  readonly done: DoneMessage
-  readonly body: string
-  readonly log: string
-  readonly sideEffects: number
-}
-
 /** Converts the executor's answer; a failure's body becomes an OperationOutcome with the run id. */
-export function resultOf(run: BotRun, { done, body, log, sideEffects }: Answer): RunResult {
-  const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
-  const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }
-  if (status === 'ok') return { status, kind, ...ended }
-  if (failure === 'thrown' && kind === 'outcome') return { status, failure, kind, ...ended }
-  return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', ended)
+export function resultOf(
+  run: BotRun,
+  { message: { t: _, run: __, failure, ...done }, body, log }: Ended,
+): RunResult {
+  const result = { ...done, body, log }
+  if (done.status === 'ok') {
+    const httpStatus = done.kind === 'outcome' ? errorStatus(JSON.parse(body)) : undefined
+    if (httpStatus === undefined) return result
+    return { ...result, status: 'error', failure: 'returned', httpStatus }
+  }
+  if (failure === 'thrown' && done.kind === 'outcome') return { ...result, failure }
+  return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', result)
 }
 
 /** `body` is the message of a thrown error or of a result that cannot be serialized. */
-export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): RunResult {
+export function failed(
+  run: BotRun,
+  failure: RunFailure,
+  ended: Partial<RunResult> = {},
+): RunResult {
   const [code, text] = describe(run, failure, ended.body ?? '')
   return {
+    log: '',
+    cpuMs: 0,
+    wallMs: 0,
+    ...ended,
     status: 'error',
     failure,
     kind: 'outcome',
-    body: JSON.stringify(
-      outcome(undefined, issue('error', code, text, { diagnostics: run.runId })),
-    ),
-    log: ended.log ?? '',
-    cpuMs: ended.cpuMs ?? 0,
-    wallMs: ended.wallMs ?? 0,
+    body: outcomeText(run.runId, code, text),
     memoryMb: failure === 'memory' ? run.limits.memoryMb : ended.memoryMb,
-    sideEffects: ended.sideEffects ?? 0,
   }
 }
 
 function describe({ limits }: BotRun, failure: RunFailure, message: string): [string, string] {
   switch (failure) {
     case 'thrown':
+    case 'returned':
       return ['invalid', message || 'Error']
     case 'timeout':
       return ['timeout', `Bot timed out after ${limits.wallMs / 1000} s`]
@@ -150,6 +139,15 @@ function describe({ limits }: BotRun, failure: RunFailure, message: string): [st
     case 'interrupted':
       return ['transient', INTERRUPTED]
   }
+}
+
+/** `cleaned` redacts secrets. */
+export function toRunAnswer(
+  { kind, body }: Pick<RunResult, 'kind' | 'body'>,
+  failure: RunFailure | undefined,
+  cleaned: (text: string) => string,
+): RunAnswer {
+  return { status: failure ?? 'ok', kind, body: cleaned(body) }
 }
 
 function megabytes(bytes: number): number {
@@ -197,24 +195,23 @@ export async function refusal(
   const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
   const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined
-  return {
-    kind: 'done',
-    reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),
-    failure: 'timeout',
-  }
+  return endedBy(runId, 'timeout', 'timeout', 'Bot run waited too long for a worker')
 }
 
 export function cancelled(runId: string): Done {
-  const reply = ended(runId, 'processing', 'Bot run cancelled')
-  return { kind: 'done', reply, failure: 'cancelled' }
+  return endedBy(runId, 'cancelled', 'processing', 'Bot run cancelled')
 }
 
-function ended(runId: string, code: string, text: string): ExecuteReply {
-  const body = outcome(undefined, issue('error', code, text, { diagnostics: runId }))
-  return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
+function endedBy(runId: string, failure: RunFailure, code: string, text: string): Done {
+  const body = outcomeText(runId, code, text)
+  return { kind: 'done', reply: { runId, status: 'error', kind: 'outcome', body }, failure }
 }
 
-/** The first two are no failures; the last one is logged with its cause. */
+function outcomeText(runId: string, code: string, text: string): string {
+  return JSON.stringify(outcome(undefined, issue('error', code, text, { diagnostics: runId })))
+}
+
+/** Not logged here: success, cancellation, and `unavailable`, which is logged with its cause. */
 const SILENT: ReadonlySet<Done['failure']> = new Set([undefined, 'cancelled', 'unavailable'])
 
 /** Omits the error text, which may contain patient data: `$runs` and the AuditEvent have it. */

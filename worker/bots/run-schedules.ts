@@ -1,12 +1,16 @@
 /** Plans, queues, runs and retries the occurrences of schedules. */
-import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
+import { EVENT_SYSTEM } from '../../shared/access/guarded/elements.ts'
 import {
   type ProjectContext,
   type RunLease,
   systemPrincipal,
 } from '../../shared/access/principal.ts'
-import { codeLocation, maxQueueMs, toActing } from '../../shared/bots/bot.ts'
+import { codeLocation, type FoundBot, maxQueueMs, toActing } from '../../shared/bots/bot.ts'
+import { outcomeText } from '../../shared/bots/dead-runs.ts'
+import { debounceMs, readEventPace } from '../../shared/bots/pace.ts'
+import { botAt, runLabel } from '../../shared/bots/releases.ts'
 import {
+  buryOccurrence,
   claimOccurrences,
   type DueSchedule,
   dueSchedules,
@@ -59,16 +63,20 @@ async function runDue(services: Services, metrics: ScheduleMetrics, now: Date): 
   return isCut || occurrences.length === AT_ONCE
 }
 
-/** Ends the occurrence, or retries it with exponential backoff. False when the lease was lost. */
+/** Ends the occurrence, retries it with exponential backoff, or keeps it as dead. False when the lease was lost. */
 export async function settleOccurrence(
   { database }: Services,
   { token }: RunLease,
-  attempt: number,
-  { runId, status }: ExecuteReply,
+  { projectId, scheduled }: Pick<ExecuteJob, 'projectId' | 'scheduled'>,
+  { runId, status, body }: ExecuteReply,
 ): Promise<boolean> {
-  return status === 'ok' || attempt >= ATTEMPTS
-    ? await endOccurrence(database, runId, token)
-    : await retryOccurrence(database, runId, token, backoffMs(attempt, FIRST_PAUSE_MS))
+  const attempt = scheduled?.attempt ?? 1
+  if (status === 'ok') return await endOccurrence(database, runId, token)
+  if (attempt < ATTEMPTS) {
+    return await retryOccurrence(database, runId, token, backoffMs(attempt, FIRST_PAUSE_MS))
+  }
+  const error = outcomeText(body === undefined ? undefined : JSON.parse(body))
+  return await buryOccurrence(database, { key: [runId], token }, projectId, error)
 }
 
 async function tell(
@@ -116,7 +124,8 @@ async function enqueue(
     await auditSkipped(services, project, { bot, time: scheduled, why: `the bot has no ${what}` })
     return await removeOccurrence(database, run)
   }
-  const job = toScheduledJob(occurrence, toActing(principal), now, now + maxQueueMs(bot))
+  const found = await botAt(services, foundBot(occurrence), occurrence.since)
+  const job = toScheduledJob(occurrence, found, toActing(principal), now)
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
@@ -128,29 +137,38 @@ async function enqueue(
   if (attempt === 1) metrics.occurrence('queued', 1, now - scheduled.getTime())
 }
 
+function foundBot({ bot, botVersion, updated, projectId }: Occurrence): FoundBot {
+  return { bot: { ...bot, id: bot.id ?? '' }, version: botVersion, updated, projectId }
+}
+
 function toScheduledJob(
-  { run, scheduled, attempt, bot, botVersion, projectId }: Occurrence,
+  { run, scheduled, attempt, replaced }: Occurrence,
+  found: FoundBot,
   acting: Acting,
   added: number,
-  deadline: number,
 ): ExecuteJob {
+  const { bot, version, projectId } = found
+  const input = JSON.stringify(bot)
   return {
     runId: run,
     projectId,
-    botId: bot.id ?? '',
+    botId: bot.id,
     botProjectId: projectId,
-    botVersion,
+    botVersion: version,
+    ...runLabel(found, run),
     ...acting,
     requester: undefined,
     contentType: 'application/fhir+json',
     inputKind: 'json',
-    input: JSON.stringify(bot),
+    input,
+    ...readEventPace(found, { headers: {}, inputKind: 'json', input }),
+    ...(replaced === 0 ? {} : { replaced }),
     headers: {},
     traceId: run,
     requestId: run,
     depth: 0,
     added,
-    deadline,
+    deadline: added + maxQueueMs(bot),
     class: 'event',
     asynchronous: true,
     scheduled: { time: scheduled.toISOString(), attempt },
@@ -202,7 +220,16 @@ async function planDue(
 export function planOccurrence(row: DueSchedule, now: Date): Planned {
   const { project, id, since } = row
   const schedule = readSchedule(row.bot)
-  const nothing = { project, id, row, fired: undefined, overlapped: undefined, missed: 0 }
+  const wait = debounceMs(row.bot) ?? 0
+  const nothing = {
+    project,
+    id,
+    row,
+    fired: undefined,
+    overlapped: undefined,
+    missed: 0,
+    debounceMs: wait,
+  }
   if (schedule === undefined) return { ...nothing, since, due: undefined }
   const next = nextOccurrence(schedule, since)
   if (next === undefined || next > now) return { ...nothing, since, due: next }
@@ -212,14 +239,15 @@ export function planOccurrence(row: DueSchedule, now: Date): Planned {
   if (now.getTime() - last.getTime() >= MADE_UP_MS) {
     return { ...nothing, since: last, due, missed: missed + 1 }
   }
-  return { ...nothing, since: last, due, missed, ...start(row, schedule, last) }
+  const isBusy = wait > 0 ? row.hasBegun : row.isRunning
+  return { ...nothing, since: last, due, missed, ...start(isBusy, schedule, last) }
 }
 
 function start(
-  { isRunning }: DueSchedule,
+  isBusy: boolean,
   { overlaps }: Schedule,
   time: Date,
 ): Pick<Planned, 'fired' | 'overlapped'> {
-  const isHeld = isRunning && !overlaps
+  const isHeld = isBusy && !overlaps
   return isHeld ? { fired: undefined, overlapped: time } : { fired: time, overlapped: undefined }
 }

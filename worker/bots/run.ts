@@ -2,72 +2,48 @@
  * Runs one bot from job to reply, AsyncJob and AuditEvent. A run with a possible effect never runs twice: the journal
  * in Redis survives this process, and the bridge tracks effects inside it.
  */
-import { callerKey, type RunLease } from '../../shared/access/principal.ts'
-import type { Stats } from '../../shared/bots/stats.ts'
+import type { RunLease } from '../../shared/access/principal.ts'
 import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
-import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
-import type { Queues } from '../../shared/queue/queue.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
-import type { Runs } from '../../shared/queue/runs.ts'
 import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { Bridge } from './bridge.ts'
-import type { Executors } from './executors.ts'
+import { runDry } from './dry-run.ts'
+import { createLoader, type Loader, withRunId } from './load.ts'
+import { awaitStart, leaveLines, paceHold } from './pacing.ts'
 import {
-  createLoader,
-  createRunToken,
-  eventText,
-  type LoadedBot,
-  type Loader,
-  withRunId,
-} from './load.ts'
-import type { RunMetrics } from './metrics.ts'
-import { retryAfterMs } from './retries.ts'
-import { BACK, endOf, SHUTDOWN, unavailable } from './run-end.ts'
-import { createRunLives, type RunLives } from './run-life.ts'
-import type { RunReports } from './run-reports.ts'
+  BACK,
+  createRunLives,
+  createSettling,
+  markActive,
+  type RunLives,
+  retryAfterMs,
+  type Settling,
+  SHUTDOWN,
+  unavailable,
+} from './run-life.ts'
 import {
-  type Attempt,
-  type Attempted,
-  cancelled,
-  type Done,
-  isKilled,
-  noteFailure,
-  refusal,
-} from './run-result.ts'
-import { createSettling, markActive, type Settling } from './settle.ts'
-import { type Hold, Slots } from './slots.ts'
+  botKey,
+  nestedExecute,
+  type OnRest,
+  type RunnerOptions,
+  type Running,
+  type RunParts,
+  runOnce,
+} from './run-once.ts'
+import { type Attempted, cancelled, type Done, noteFailure, refusal } from './run-result.ts'
+import { Slots } from './slots.ts'
 
-interface RunnerOptions {
-  readonly services: Services
-  readonly runs: Runs
-  readonly executors: Executors
-  readonly reports: RunReports
-  readonly metrics: RunMetrics
-  readonly stats: Stats
-}
-
-/** Called when the run starts or stops waiting without CPU. */
-type OnRest = (isResting: boolean) => void
-
-interface InHand {
-  readonly job: ExecuteJob
-  readonly attempt: Attempt
-  readonly onRest: OnRest
-}
+type InHand = Omit<Running, 'controller'>
 
 type Counted = (Done & { readonly ranMs: number }) | Exclude<Attempted, Done>
-
-interface Running extends InHand {
-  readonly controller: AbortController
-}
 
 const DONE: JobEnd = { kind: 'done' }
 
 export class Runner {
   readonly #options: RunnerOptions
   readonly #services: Services
+  readonly #parts: RunParts
   readonly #active = new Map<string, AbortController>()
   readonly #lives: RunLives
   readonly #loader: Loader
@@ -77,9 +53,17 @@ export class Runner {
   constructor(options: RunnerOptions) {
     const { runs, executors, metrics } = options
     this.#options = options
-    this.#services = { ...options.services, queues: this.#nested(options.services.queues) }
+    const { queues } = options.services
+    const execute = nestedExecute((running) => runOnce(this.#parts, running))
+    this.#services = { ...options.services, queues: { ...queues, execute } }
     this.#lives = createRunLives(this.#services, runs)
     this.#loader = createLoader(this.#services)
+    this.#parts = {
+      options,
+      services: this.#services,
+      loader: this.#loader,
+      markWrite: (running) => this.#markWrite(running),
+    }
     this.#settling = createSettling(this.#services, runs)
     this.#slots = new Slots({
       liveWorkers: () => runs.presence.liveWorkers(),
@@ -96,9 +80,10 @@ export class Runner {
 
   async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
     const { job } = taken
-    const leasing = await this.#lives.lease(taken, this.#stopRun(job))
-    if (leasing.state !== 'leased') return DONE
-    const { run } = leasing
+    const delayMs = await awaitStart(this.#services, this.#options.runs, job)
+    if (delayMs > 0) return { kind: 'back', delayMs }
+    const run = await this.#lives.lease(taken, this.#stopRun(job))
+    if (run === undefined) return DONE
     // A run whose end could not be settled is free for another attempt.
     let end: JobEnd = BACK
     try {
@@ -106,14 +91,21 @@ export class Runner {
       return end
     } finally {
       await run.leave(end)
+      if (end.kind === 'done') await leaveLines(this.#services, job)
     }
   }
 
   /** Runs a delivery job, whose queue is PostgreSQL, and returns its outcome. */
   async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Attempted> {
     const deadline = job.deadline - Date.now() + this.#options.runs.presence.now()
+    const timed = { ...job, deadline }
+    const delayMs = await awaitStart(this.#services, this.#options.runs, timed)
+    if (delayMs > 0) return { kind: 'back', delayMs }
     const attempt = { number, isRepeat: false, lease }
-    const done = await this.#runCounted({ job: { ...job, deadline }, attempt, onRest: () => {} })
+    // PostgreSQL keeps the order of a key's deliveries, also between attempts.
+    const done = await this.#runCounted({ job: timed, attempt, onRest: () => {} }).finally(() =>
+      leaveLines(this.#services, job),
+    )
     return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
   }
 
@@ -125,14 +117,15 @@ export class Runner {
       executors.suspect({ botKey: botKey(job), codeHash })
     }
     const taken = { job, number: 1, isRepeat: true }
-    const leasing = await this.#lives.lease(taken, this.#stopRun(job))
-    if (leasing.state !== 'leased') return
+    const run = await this.#lives.lease(taken, this.#stopRun(job))
+    if (run === undefined) return
     noteFailure(this.#services.log, job, 'interrupted', 0)
-    stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
-    const { run } = leasing
+    const ended = { outcome: isPoison ? 'poison' : 'interrupted', queuedMs: 0, ranMs: 0 }
+    if (job.dryRunOf === undefined) stats.run(job, await this.#version(job), ended)
     await this.#finish({ job, attempt: run.attempt }, interrupted(job.runId), 0).finally(() =>
       run.leave(DONE),
     )
+    await leaveLines(this.#services, job)
   }
 
   abandonAll(): void {
@@ -145,26 +138,6 @@ export class Runner {
 
   #stopRun({ runId }: ExecuteJob): () => void {
     return () => this.#active.get(runId)?.abort(new RunLeaseLost())
-  }
-
-  /** A nested bot runs at once in its caller's slot: with every slot held by a caller, the queue would deadlock. */
-  #nested(queues: Queues): Queues {
-    return {
-      ...queues,
-      execute: async (job, { signal }) => {
-        const controller = new AbortController()
-        const stop = () => controller.abort(signal?.reason)
-        signal?.addEventListener('abort', stop, { once: true })
-        try {
-          const attempt = { number: 1, isRepeat: false, lease: job.lease }
-          const done = await this.#run({ job, attempt, controller, onRest: () => {} }, undefined)
-          if (done.kind === 'done') return done.reply
-          return { runId: job.runId, status: 'unavailable', kind: 'outcome' }
-        } finally {
-          signal?.removeEventListener('abort', stop)
-        }
-      },
-    }
   }
 
   async #take(inHand: InHand): Promise<JobEnd> {
@@ -211,6 +184,10 @@ export class Runner {
   async #runCounted(inHand: InHand): Promise<Counted> {
     const { metrics, stats } = this.#options
     const { job } = inHand
+    if (job.dryRunOf !== undefined) {
+      const done = await this.#runOrFail(inHand)
+      return done.kind === 'back' ? done : { ...done, ranMs: 0 }
+    }
     const startedAt = Date.now()
     const queuedMs = startedAt - job.added
     const ended = metrics.started(job)
@@ -223,8 +200,14 @@ export class Runner {
     const ranMs = Date.now() - startedAt
     noteFailure(this.#services.log, job, done.failure, ranMs)
     ended(outcome, queuedMs, ranMs)
-    stats.run(job, outcome, queuedMs, ranMs)
+    stats.run(job, await this.#version(job), { outcome, queuedMs, ranMs })
     return { ...done, ranMs }
+  }
+
+  /** Undefined if the code cannot be loaded. */
+  async #version(job: ExecuteJob): Promise<string | undefined> {
+    const loaded = await this.#loader.bot(job).catch(() => undefined)
+    return loaded?.version
   }
 
   async #runOrFail({ job, attempt, onRest }: InHand): Promise<Attempted> {
@@ -264,17 +247,21 @@ export class Runner {
     const taken = this.#slots.take({
       bot: { id: job.botId, cap: maxConcurrency },
       project: { id: job.projectId, cap: projectConcurrency },
-      queue: job.asynchronous || job.delivery ? 'bots-async' : 'bots-sync',
+      queue: job.asynchronous || job.delivery || job.dryRunOf ? 'bots-async' : 'bots-sync',
       added: job.added,
       signal: controller.signal,
       onHold: onRest,
     })
     const slot = await taken
     if (slot.kind === 'back') return slot
-    const { hold } = slot
-    if (hold !== undefined) {
+    const hold = paceHold(job) ?? slot.hold
+    if (hold !== undefined && job.dryRunOf === undefined) {
       metrics.held(hold.reason, hold.ms)
       stats.held(job, hold.reason, hold.ms)
+    }
+    if (job.replaced !== undefined && attempt.number === 1) {
+      metrics.replaced(job.replaced)
+      stats.replaced(job, job.replaced)
     }
     try {
       const late = taken === slot ? undefined : await refusal(runs, job, attempt)
@@ -283,58 +270,12 @@ export class Runner {
         slot.rest(isResting)
         onRest(isResting)
       }
-      const run = this.#run({ job, attempt, controller, onRest: rest }, hold)
+      const begun = { job, attempt, controller, onRest: rest, hold }
+      const run = (job.dryRunOf === undefined ? runOnce : runDry)(this.#parts, begun)
       return await run.finally(markActive(this.#services, job))
     } finally {
       slot.free()
     }
-  }
-
-  async #run(running: Running, hold: Hold | undefined): Promise<Attempted> {
-    const { runs, executors, reports, metrics } = this.#options
-    const { job, attempt, controller } = running
-    const services = this.#services
-    const [loaded, session, input] = await Promise.all([
-      this.#loader.bot(job),
-      this.#loader.session(job),
-      runs.input(job),
-    ])
-    const { bot, limits } = loaded
-    const secrets = await this.#loader.secrets(job, bot, session)
-    await using token = createRunToken(services, session, limits.wallMs)
-    const accessToken = loaded.wantsToken ? await token.take() : undefined
-    const bridge = new Bridge({
-      services,
-      session: { ...session, principal: { ...session.principal, lease: attempt.lease } },
-      job,
-      signal: controller.signal,
-      markWrite: () => this.#markWrite(running),
-      mintToken: token.take,
-    })
-    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
-    const times = { attempt: number, deadline: Date.now() + limits.wallMs }
-    const startedAt = new Date(runs.presence.now())
-    const started = { job, bot, session, input, startedAt, attempt: number, hold }
-    const report = reports.start(started, secrets.values)
-    const { baseUrl } = services.config
-    const result = await executors.run(
-      {
-        ...sandboxOf(job, loaded, session),
-        event: eventText({ job, bot, session, secrets: secrets.text, times, baseUrl, accessToken }),
-        input,
-        onLog: report.onLog,
-      },
-      (call) => {
-        metrics.hostCall(call.kind)
-        return bridge.answer(call)
-      },
-      controller.signal,
-      running.onRest,
-    )
-    bridge.end()
-    if (isKilled(result.failure)) controller.abort()
-    metrics.used(result)
-    return endOf({ job, signal: controller.signal }, bridge, report, result)
   }
 
   /** Errors: RunLost, which ends the run. */
@@ -344,31 +285,4 @@ export class Runner {
     controller.abort(lost)
     throw lost
   }
-}
-
-function sandboxOf(job: ExecuteJob, loaded: LoadedBot, { principal }: Session) {
-  return {
-    runId: job.runId,
-    projectId: principal.project.id,
-    botKey: botKey(job),
-    depth: job.depth,
-    asker: callerKey(principal),
-    code: loaded.code,
-    codeHash: loaded.codeHash,
-    format: loaded.format,
-    file: loaded.file,
-    libraries: loaded.libraries,
-    limits: loaded.limits,
-    fresh: loaded.fresh,
-    concurrent: loaded.concurrent,
-    inputKind: job.inputKind,
-  }
-}
-
-/**
- * An executor limits concurrent runs per key. Each depth has its own key, which prevents deadlock: a called bot waits
- * only for places held by deeper calls.
- */
-function botKey({ botId, botVersion, depth }: ExecuteJob): string {
-  return depth === 0 ? `${botId}/${botVersion}` : `${botId}/${botVersion}/${depth}`
 }

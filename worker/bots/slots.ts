@@ -1,8 +1,8 @@
 /**
  * Concurrency limits per bot and project. Configured caps are divided among live workers, without shared counters, so a
  * killed worker leaks none. Memory also bounds the runs of a worker. A run beyond its cap is held, oldest first, and
- * releases its place in the queue so that the next project's run comes through. When too many are held, runs go back to
- * the queue with a delay, so that a flood does not spin.
+ * releases its place in the queue so that the next project's run comes through. When too many are held, the latest goes
+ * back to the queue for a while.
  */
 
 interface Deferral {
@@ -33,7 +33,7 @@ export interface Slot {
   free(): void
 }
 
-export interface Asked {
+interface Asked {
   readonly bot: Place
   readonly project: Place
   readonly queue: string
@@ -43,13 +43,14 @@ export interface Asked {
   onHold(isHeld: boolean): void
 }
 
-export interface Place {
+interface Place {
   readonly id: string
   readonly cap: number
 }
 
 export interface Hold {
-  readonly reason: HeldFor
+  /** `key` and `rate` are waits before the slot. */
+  readonly reason: HeldFor | 'key' | 'rate'
   readonly ms: number
 }
 
@@ -59,14 +60,10 @@ interface Held {
   readonly since: number
   resolve(slot: Slot | Deferral): void
   reject(reason: unknown): void
-  /** True while another run uses its place in the queue. */
-  readonly hasLent: boolean
-  patience?: NodeJS.Timeout
 }
 
 export const MOST_HELD = 1000
-const PATIENCE_MS = 20
-const LONGEST_MS = 2000
+const BACK_MS = 2000
 /** A project counts as active this long after its last run. */
 const LATELY_MS = 1000
 
@@ -74,7 +71,6 @@ export class Slots {
   readonly #options: SlotsOptions
   /** Runs by bot and by project; CPU-using runs by queue and project. */
   readonly #taken = new Map<string, number>()
-  readonly #deferred = new Map<string, number>()
   readonly #held: Held[] = []
   #latest = { project: '', at: 0 }
   #before = this.#latest
@@ -161,10 +157,7 @@ export class Slots {
       },
       free: () => {
         add(this.#taken, 'all', -1)
-        for (const name of places) {
-          add(this.#taken, name, -1)
-          add(this.#deferred, name, -1)
-        }
+        for (const name of places) add(this.#taken, name, -1)
         if (!isResting) add(this.#taken, busy, -1)
         this.#admitHeld()
       },
@@ -174,42 +167,29 @@ export class Slots {
   #hold(asked: Asked, by: HeldFor): Promise<Slot | Deferral> {
     asked.signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<Slot | Deferral>()
-    const since = Date.now()
-    const one: Held = { asked, by, since, resolve, reject, hasLent: this.#held.length < MOST_HELD }
+    const one: Held = { asked, by, since: Date.now(), resolve, reject }
     const at = this.#held.findLastIndex((other) => other.asked.added <= asked.added)
     this.#held.splice(at + 1, 0, one)
     asked.signal.addEventListener('abort', () => this.#release(one)?.reject(asked.signal.reason), {
       once: true,
     })
-    if (one.hasLent) asked.onHold(true)
-    else this.#sendBackYoungest()
+    asked.onHold(true)
+    const last = this.#held.length > MOST_HELD ? this.#held.at(-1) : undefined
+    if (last !== undefined) this.#release(last)?.resolve({ kind: 'back', delayMs: BACK_MS })
     return promise
-  }
-
-  #sendBackYoungest(): void {
-    const one = this.#held.findLast(({ patience }) => patience === undefined)
-    if (one === undefined) return
-    one.patience = setTimeout(() => {
-      const name = `bot ${one.asked.bot.id}`
-      const line = (this.#deferred.get(name) ?? 0) + 1
-      this.#deferred.set(name, line)
-      // The longer the queue, the later the next look.
-      const delayMs = Math.min(line * PATIENCE_MS, LONGEST_MS)
-      this.#release(one)?.resolve({ kind: 'back', delayMs })
-    }, PATIENCE_MS)
   }
 
   #release(one: Held): Held | undefined {
     const at = this.#held.indexOf(one)
     if (at < 0) return undefined
     this.#held.splice(at, 1)
-    clearTimeout(one.patience)
-    if (one.hasLent) one.asked.onHold(false)
+    one.asked.onHold(false)
     return one
   }
 
   /** Visits full bots and projects once, however many of their runs are held. */
   #admitHeld(): void {
+    if (this.#held.length === 0) return
     const full = new Set<string>()
     for (const one of [...this.#held]) {
       const { bot, project, queue } = one.asked

@@ -1,32 +1,29 @@
-/** Blank executors started in advance. Their number grows by one whenever none is ready. */
+/** Blank executors started in advance. */
 import type { Logger } from '../../shared/core/log.ts'
 import type { ExecutorProcess } from './executor-process.ts'
 
 const START_MS = 10_000
 const MAX_ATTEMPTS = 3
 const RETRY_MS = 1000
-/** Limit as a multiple of the minimum; each takes the memory of an idle executor. */
-const MOST_TIMES = 3
-/** Idle time after which the number returns to the minimum. */
-const CALM_MS = 2000
+/** How long executors beyond the usual number are kept. */
+const EXTRA_MS = 60_000
 
 export class Spares {
   readonly #log: Logger
-  readonly #fewest: number
+  readonly #count: number
   readonly #start: () => ExecutorProcess
   readonly #spares: ExecutorProcess[] = []
-  readonly #ready = new WeakSet<ExecutorProcess>()
-  #wanted: number
   #isClosed = false
   #retry: NodeJS.Timeout | undefined
-  #calm: NodeJS.Timeout | undefined
+  readonly #extra: NodeJS.Timeout
 
-  constructor(log: Logger, fewest: number, start: () => ExecutorProcess) {
+  /** Begins with `first` executors if those are more than `count`, which are kept from then on. */
+  constructor(log: Logger, count: number, first: number, start: () => ExecutorProcess) {
     this.#log = log
-    this.#fewest = fewest
-    this.#wanted = fewest
+    this.#count = count
     this.#start = start
-    this.#refill()
+    this.#refill(Math.max(first, count))
+    this.#extra = setTimeout(() => this.#end(this.#spares.splice(count)), EXTRA_MS)
   }
 
   get processes(): readonly ExecutorProcess[] {
@@ -36,7 +33,6 @@ export class Spares {
   async take(): Promise<ExecutorProcess> {
     for (let attempt = 1; ; attempt++) {
       if (this.#isClosed) throw new Error('Executors are closed')
-      this.#adapt()
       const spare = this.#spares.shift() ?? this.#start()
       setImmediate(() => this.#refill())
       const timer = setTimeout(() => spare.kill({ cause: 'heartbeat' }), START_MS)
@@ -54,32 +50,21 @@ export class Spares {
   close(): void {
     this.#isClosed = true
     clearTimeout(this.#retry)
-    clearTimeout(this.#calm)
-    for (const spare of this.#spares.splice(0)) spare.kill({ cause: 'closed' })
+    clearTimeout(this.#extra)
+    this.#end(this.#spares.splice(0))
   }
 
-  #adapt(): void {
-    const isLate = !this.#spares.some((spare) => this.#ready.has(spare))
-    if (isLate) this.#wanted = Math.min(this.#wanted + 1, this.#fewest * MOST_TIMES)
-    clearTimeout(this.#calm)
-    this.#calm = setTimeout(() => this.#shrink(), CALM_MS)
+  #end(spares: readonly ExecutorProcess[]): void {
+    for (const spare of spares) spare.kill({ cause: 'closed' })
   }
 
-  #shrink(): void {
-    this.#wanted = this.#fewest
-    for (const spare of this.#spares.splice(this.#fewest)) spare.kill({ cause: 'closed' })
-  }
-
-  #refill(): void {
-    while (!this.#isClosed && this.#spares.length < this.#wanted && !this.#retry) {
+  #refill(count = this.#count): void {
+    while (!this.#isClosed && this.#spares.length < count && !this.#retry) {
       const spare = this.#start()
       this.#spares.push(spare)
-      spare.ready.then(
-        () => this.#ready.add(spare),
-        (error: Error) => {
-          if (this.#spares.includes(spare)) this.#log.error({ err: error.message }, 'No executor')
-        },
-      )
+      spare.ready.catch((error: Error) => {
+        if (this.#spares.includes(spare)) this.#log.error({ err: error.message }, 'No executor')
+      })
       void spare.died.then(() => this.#replace(spare))
     }
   }

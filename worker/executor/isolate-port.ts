@@ -39,41 +39,31 @@ export interface BotRun {
   readonly input: string | undefined
 }
 
-export interface ActiveRun {
-  readonly run: number
-  readonly message: RunMessage
-  readonly startedAt: number
+interface Begun {
   /** Time inside the isolate when its CPU time was last counted. */
   countedMs: number
-  readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
-  readonly calls: Map<number, number>
-  made: number
   readonly followed: FollowedLog | undefined
-  seenCpuMs: number
-  isResting: boolean
-  isWatchedSoon: boolean
   /** True while no other thread has worked on it; such a thread would have to be awaited. */
   isHere: boolean
-  /** Remaining time on the main thread. */
-  hereMs: number
 }
 
-type Begun = Pick<ActiveRun, 'countedMs' | 'deadline' | 'end' | 'followed' | 'isHere'>
+export type ActiveRun = ReturnType<typeof activeRun>
 
-export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
+export function activeRun(message: RunMessage, begun: Begun) {
   return {
     ...begun,
     run: message.run,
     message,
     startedAt: performance.now(),
-    timers: new Map(),
-    calls: new Map(),
+    timers: new Map<number, NodeJS.Timeout>(),
+    calls: new Map<number, number>(),
     made: 0,
     seenCpuMs: 0,
     isResting: false,
     isWatchedSoon: false,
+    /** Remaining time on the main thread. */
     hereMs: HERE_MS,
   }
 }
@@ -83,12 +73,22 @@ const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
 export const MAX_CALLS = 10_000
 export const MAX_TIMERS = 100
 
+/** Calls that have limits of bytes instead. */
+const UNCOUNTED: ReadonlySet<string> = new Set(['body', 'stream'])
+
+interface AdmittedCall {
+  readonly id: number
+  readonly kind: string
+  readonly length: number
+}
+
 /** Admits a call; false beyond the glue's own bounds, checked again here because bot code may have tricked the glue. */
-export function admitCall(active: ActiveRun, call: number, length: number): boolean {
-  if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return false
+export function admitCall(active: ActiveRun, { id, kind, length }: AdmittedCall): boolean {
+  if (!UNCOUNTED.has(kind)) active.made++
+  if (active.calls.size >= MAX_IN_FLIGHT || active.made > MAX_CALLS) return false
   const inFlight = active.calls.values().reduce((sum, one) => sum + one, length)
   if (inFlight > MAX_LENGTH_IN_FLIGHT) return false
-  active.calls.set(call, length)
+  active.calls.set(id, length)
   return true
 }
 

@@ -3,13 +3,12 @@
  * failure by V8 or a limit, and by the rules of warm-isolates.ts.
  */
 import { type BotCode, HERE_MS } from './bot-code.ts'
-import { answerCryptoCall } from './crypto-calls.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { activeRun, admitCall, type FollowedLog, followLog, MAX_TIMERS } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
+import { answerCryptoCall, answerSyncCall } from './node-calls.ts'
 import { type Context, type Copied, type Isolate, stackInside } from './sandbox.ts'
 import { type IsolateContext, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
-import { answerSyncCall } from './sync-calls.ts'
 
 /** Time for a timed-out run to hand over its log. */
 const LOG_GRACE_MS = 150
@@ -277,7 +276,7 @@ export class BotIsolate implements Watched, IsolateContext {
 
   #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
     const known = CALL_KINDS.find((one) => one === kind)
-    if (!admitCall(active, call, payload.length)) return
+    if (!admitCall(active, { id: call, kind, length: payload.length })) return
     if (kind === 'crypto') void this.#answerLater(active, call, payload)
     else if (known) this.#port.call(active.run, call, known, payload)
     else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)

@@ -5,11 +5,17 @@
  */
 import { Socket } from 'node:net'
 import { BotCode, type Library } from './bot-code.ts'
-import { encodeFrame, type Frame, FrameReader } from './frames.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { ProcessorShare } from './isolate-port.ts'
-import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
+import {
+  encodeFrame,
+  type Frame,
+  FrameReader,
+  type FromExecutor,
+  type RunMessage,
+  type ToExecutor,
+} from './messages.ts'
 import { Engine } from './sandbox.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
@@ -87,16 +93,13 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       running.get(header.run)?.stop('cancelled')
       return
     case 'library':
-      libraries.set(header.name, libraryOf(header.name, first))
+      libraries.set(header.name, toLibrary(header.name, first))
       return
     case 'code': {
       const used = header.libraries.flatMap((name) => libraries.get(name) ?? [])
       codes.set(header.hash, new BotCode(header, first, used))
       return
     }
-    case 'forget':
-      codes.delete(header.hash)
-      return
     default:
       header satisfies never
   }
@@ -215,7 +218,12 @@ function beat(): void {
   say({ t: 'beat', isolates: running.size + warm.idleCount })
 }
 
+/** Each write wakes the worker, so what is said in one turn of the event loop goes together. */
 function say(message: FromExecutor, ...parts: string[]): void {
+  if (pipe.writableCorked === 0) {
+    pipe.cork()
+    setImmediate(() => pipe.uncork())
+  }
   pipe.write(encodeFrame(message, parts))
 }
 
@@ -227,7 +235,7 @@ function withinBytes(text: string, limit: number): string {
   return `${bytes.subarray(0, half).toString()}\n…\n${bytes.subarray(-half).toString()}`
 }
 
-function libraryOf(name: string, text: string): Library {
+function toLibrary(name: string, text: string): Library {
   return { name, code: { text, file: `${GLUE}/${name}` } }
 }
 

@@ -76,7 +76,7 @@ export class Isolate {
   /** Boots a context: `glue` is a function of the host functions, and returns its `enter`. */
   openContext(glue: Code, { send, ask, sendHere }: HostFunctions): Context {
     const context = this.#isolate.createContextSync()
-    const script = this.#isolate.compileScriptSync(glue.text, optionsOf(glue))
+    const script = this.#isolate.compileScriptSync(glue.text, scriptOptions(glue))
     const main = script.runSync(context, { reference: true, release: true })
     const host = [
       new this.#ivm.Callback(send, { ignored: true }),
@@ -145,13 +145,13 @@ export class Context {
   }
 
   async check(code: Code): Promise<void> {
-    const script = await this.#isolate.compileScript(code.text, optionsOf(code))
+    const script = await this.#isolate.compileScript(code.text, scriptOptions(code))
     script.release()
   }
 
   /** Runs a script and passes its value to the glue after `args`. Errors: those of the code, and as `call`. */
   async run(code: Code, timeout: number | undefined, what: string, ...args: Copied[]) {
-    const script = await this.#isolate.compileScript(code.text, optionsOf(code))
+    const script = await this.#isolate.compileScript(code.text, scriptOptions(code))
     if (code.isCachedAtOnce) keepCache(code, script)
     const value = await script.run(this.#context, { reference: true, release: true })
     const main = value.derefInto({ release: true })
@@ -160,7 +160,7 @@ export class Context {
   }
 
   async compileModule(code: Code): Promise<Module> {
-    const module = await this.#isolate.compileModule(code.text, optionsOf(code))
+    const module = await this.#isolate.compileModule(code.text, scriptOptions(code))
     if (code.isCachedAtOnce) keepCache(code, module)
     return new Module(this.#context, module)
   }
@@ -204,7 +204,7 @@ export function stackInside({ stack = '' }: Error): string {
   return stack.split(/\n *at \(<isolated-vm boundary>\)/)[0] ?? ''
 }
 
-function optionsOf({ file, columns = 0, cache, isCachedAtOnce = false }: Code): ivm.ScriptInfo {
+function scriptOptions({ file, columns = 0, cache, isCachedAtOnce = false }: Code): ivm.ScriptInfo {
   const made = cache ? { cachedData: cache } : isCachedAtOnce ? { produceCachedData: true } : {}
   return { filename: file, columnOffset: 0 - columns, ...made }
 }

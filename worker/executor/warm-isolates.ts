@@ -13,8 +13,6 @@ const IDLE_MS = 10 * 60_000
 /** More per bot are kept only while its runs come many at a time. */
 const IDLE_PER_BOT = 4
 const MANY_IDLE_MS = 2000
-/** Idle time after which an isolate makes room for a new one. */
-const RESTED_MS = 250
 /** Idle isolates kept even when runs need the room. */
 const FEWEST_IDLE = 16
 
@@ -55,7 +53,6 @@ export class WarmIsolates {
       this.#remove(message.bot, found)
       if (found.isolate.isUsable) return found.isolate
     }
-    this.#dropRested()
     this.#makeRoom()
     const home = message.concurrent && !message.fresh ? this.#homeOf(message) : undefined
     return new BotIsolate(this.#port, message.limits.memoryMb, home)
@@ -107,26 +104,14 @@ export class WarmIsolates {
     this.#makeRoom()
   }
 
-  #dropRested(): void {
-    const since = Date.now() - RESTED_MS
-    for (const [bot, { length, 0: oldest }] of this.#idle) {
-      if (!oldest || length <= IDLE_PER_BOT || oldest.isolate.idleSince > since) continue
-      this.#drop(bot, oldest)
-      return
-    }
-  }
-
   #makeRoom(): void {
     const allowed = Math.max(FEWEST_IDLE, this.#most - this.#inUse)
-    while (this.#count > allowed) this.#dropLeastRecentlyUsed()
-  }
-
-  // The map is in order of last use, each list in order of return.
-  #dropLeastRecentlyUsed(): void {
-    for (const [bot, [oldest]] of this.#idle) {
-      if (!oldest) continue
-      this.#drop(bot, oldest)
-      return
+    // The map is in order of last use, each list in order of return.
+    for (const [bot, idle] of this.#idle) {
+      for (const oldest of [...idle]) {
+        if (this.#count <= allowed) return
+        this.#drop(bot, oldest)
+      }
     }
   }
 

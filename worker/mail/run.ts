@@ -1,56 +1,121 @@
-/** Sends the mail outbox: five attempts with exponential backoff; permanent failures are not retried. */
-import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
+/**
+ * Sends the mail outbox: five attempts with exponential backoff; permanent failures are not retried. Mails of several
+ * Projects are sent at the same time, of each Project one, and slow ones leave places to others, so that a slow server
+ * of a Project delays no other.
+ */
+import { isIP } from 'node:net'
+import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/elements.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/core/config/config.ts'
+import { type Outbound, plainHost } from '../../shared/core/config/outbound.ts'
+import { isUnavailable } from '../../shared/core/errors.ts'
 import { backoffMs, createRenewal, startLoop, withLease } from '../../shared/jobs/loop.ts'
+import { FetchRefused, resolveAllowedAddress } from '../../shared/outbound/fetch-outside.ts'
 import {
   type LeasedMail,
   leaseMail,
   MAILS,
   mailLease,
   markMailFailed,
+  mayUseOwnServer,
   removeMail,
   retryMail,
   type StoredMail,
 } from '../../shared/outbound/mails.ts'
-import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
+import {
+  type MailServer,
+  mailRules,
+  mailServerUrl,
+  readMailServer,
+  SMTP_PASSWORD,
+} from '../../shared/outbound/project-mail.ts'
+import { withoutSecrets } from '../../shared/projects/mail-texts.ts'
 import type { Services } from '../../shared/request/services.ts'
+import { readRegistry } from '../../shared/store/lookups.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5
 const FIRST_PAUSE_MS = 10_000
+/** Projects whose mails are sent at the same time. */
+const PROJECTS_AT_ONCE = 8
+/** Places among them for slow Projects. */
+const SLOW_AT_ONCE = 4
+const SLOW_MS = 3000
+/** A Project stays slow for this time: its server may be quick with every other mail. */
+const STAYS_SLOW_MS = 10 * 60_000
 
 export function startMail(services: Services): { stop(): Promise<void> } {
   const opening = openMailer(services.config)
-  const loop = startLoop({ log: services.log, name: 'Mail', everyMs: EVERY_MS }, async () =>
-    takeAndSend(services, await opening),
-  )
+  const { log } = services
+  /** By Project. */
+  const sending = new Map<string, Promise<void>>()
+  const slowUntil = new Map<string, number>()
+  const isSlow = (project: string) => (slowUntil.get(project) ?? 0) > Date.now()
+  const loop = startLoop({ log, name: 'Mail', everyMs: EVERY_MS }, async () => {
+    const isFull = [...sending.keys()].filter(isSlow).length >= SLOW_AT_ONCE
+    const slow = isFull ? [...slowUntil.keys()].filter(isSlow) : []
+    const mail = await leaseMail(services.database, [...sending.keys(), ...slow])
+    if (mail === undefined) return false
+    const { project } = mail
+    const startedAt = performance.now()
+    const work = send(services, await opening, mail).finally(() => {
+      if (performance.now() - startedAt > SLOW_MS)
+        slowUntil.set(project, Date.now() + STAYS_SLOW_MS)
+      else if (!isSlow(project)) slowUntil.delete(project)
+      sending.delete(project)
+      loop.wake()
+    })
+    sending.set(project, work)
+    if (sending.size >= PROJECTS_AT_ONCE) await Promise.race(sending.values())
+    return true
+  })
   return {
     async stop() {
       await loop.stop()
+      await Promise.all(sending.values())
       const mailer = await opening
       mailer?.close()
     },
   }
 }
 
-async function takeAndSend(services: Services, mailer: Mailer | undefined): Promise<boolean> {
-  const mail = await leaseMail(services.database)
-  if (mail === undefined) return false
+/** After a failure of the database, the lease ends and the mail is sent again. */
+async function send(
+  services: Services,
+  common: Mailer | undefined,
+  mail: LeasedMail,
+): Promise<void> {
+  const { log } = services
   const renewal = createRenewal(services, MAILS, mailLease(mail))
-  const isHeld = await withLease(renewal, undefined, () =>
-    mailer === undefined ? keepUnsent(services, mail) : attempt(services, mailer, mail),
-  )
-  if (!isHeld) services.log.warn({ mail: mail.id }, 'A mail was lost to another worker')
-  return true
+  try {
+    const isHeld = await withLease(renewal, undefined, async () => {
+      const own = await findOwnMailer(services, mail)
+      const mailer = own ?? common
+      return mailer === undefined ? keepUnsent(services, mail) : attempt(services, mailer, mail)
+    })
+    if (!isHeld) log.warn({ mail: mail.id }, 'A mail was lost to another worker')
+  } catch (cause) {
+    log[isUnavailable(cause) ? 'debug' : 'warn']({ cause, mail: mail.id }, 'Mail failed')
+  }
+}
+
+/** Returns undefined without a mail server of the Project, and for mails that it must not see. */
+async function findOwnMailer(
+  { repository, config }: Services,
+  mail: StoredMail,
+): Promise<Mailer | undefined> {
+  if (!mayUseOwnServer(mail)) return undefined
+  const project = await readRegistry(repository, 'Project', mail.project)
+  const server = project && readMailServer(project)
+  return server && openProjectMailer(server, mailRules(config.hookTargets))
 }
 
 /** Without a mail server, the log names the mail and the outbox keeps it for the super admin. */
 async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promise<boolean> {
   const { id, message } = mail
   const { kind, to, subject, text = '' } = message
-  const logged = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
-  log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no SMTP_URL')
+  const logged = kind === 'client' ? {} : { to, subject, text: withoutSecrets(text) }
+  log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no mail server')
   return await markMailFailed(database, mail, 'kept')
 }
 
@@ -109,6 +174,19 @@ export class MailError extends Error {
 }
 
 const TIMEOUT_MS = 30_000
+/** For the server of a Project, which may answer slowly on purpose: until it greets, and for a whole mail. */
+const PROJECT_GREETING_MS = 5000
+const PROJECT_TIMEOUT_MS = 30_000
+/** https://datatracker.ietf.org/doc/html/rfc8314#section-3.3 */
+const IMPLICIT_TLS_PORT = 465
+const LIMITS = {
+  connectionTimeout: TIMEOUT_MS,
+  greetingTimeout: TIMEOUT_MS,
+  socketTimeout: TIMEOUT_MS,
+  // Messages may not read files or URLs.
+  disableFileAccess: true,
+  disableUrlAccess: true,
+}
 
 /** Returns undefined without SMTP_URL. Loads the library on demand and connects with the first mail. */
 export async function openMailer({
@@ -118,33 +196,70 @@ export async function openMailer({
   if (smtpUrl === undefined) return undefined
   const { createTransport } = await import('nodemailer')
   const transport = createTransport({
+    ...LIMITS,
     url: withTls(smtpUrl),
     pool: true,
     maxConnections: 2,
-    connectionTimeout: TIMEOUT_MS,
-    greetingTimeout: TIMEOUT_MS,
-    socketTimeout: TIMEOUT_MS,
-    // Messages may not read files or URLs.
-    disableFileAccess: true,
-    disableUrlAccess: true,
   })
-  const domain = /@([\w.-]+)/.exec(mailFrom)?.[1] ?? 'localhost'
   return {
-    async send({ id, message }) {
-      const { kind: _, attachments = [], ...rest } = message
-      try {
-        await transport.sendMail({
-          ...mutable(rest),
-          from: rest.from ?? mailFrom,
-          // Identifies duplicates after a crash.
-          messageId: `<${id}@${domain}>`,
-          attachments: attachments.map((item) => ({ ...item, encoding: 'base64' })),
-        })
-      } catch (error) {
-        throw toMailError(error)
-      }
-    },
+    send: (mail) => sendBy(transport, toMessage(mail, mailFrom)),
     close: () => transport.close(),
+  }
+}
+
+/** For each mail one connection, by TLS, to the address that was checked. */
+function openProjectMailer(server: MailServer, rules: Outbound): Mailer {
+  const { port, user, password, from } = server
+  const url = mailServerUrl(server)
+  const name = plainHost(url.hostname)
+  return {
+    async send(mail) {
+      if (user !== undefined && password === undefined) {
+        throw new MailError(`The project has no secret ${SMTP_PASSWORD}`, true, undefined)
+      }
+      const { createTransport } = await import('nodemailer')
+      const host = await resolveAllowedAddress(url, rules).catch((error: Error) => {
+        throw new MailError(error.message, error instanceof FetchRefused, error)
+      })
+      const transport = createTransport({
+        ...LIMITS,
+        connectionTimeout: PROJECT_GREETING_MS,
+        greetingTimeout: PROJECT_GREETING_MS,
+        host,
+        port,
+        secure: port === IMPLICIT_TLS_PORT,
+        requireTLS: true,
+        ...(isIP(name) === 0 ? { tls: { servername: name } } : {}),
+        ...(user === undefined ? {} : { auth: { user, pass: password } }),
+      })
+      const signal = AbortSignal.timeout(PROJECT_TIMEOUT_MS)
+      await sendBy(transport, { ...toMessage(mail, from), signal })
+    },
+    close: () => undefined,
+  }
+}
+
+/** Errors: MailError. */
+async function sendBy<Message>(
+  transport: { sendMail(message: Message): Promise<unknown> },
+  message: Message,
+): Promise<void> {
+  try {
+    await transport.sendMail(message)
+  } catch (error) {
+    throw toMailError(error)
+  }
+}
+
+function toMessage({ id, message }: StoredMail, sender: string) {
+  const { kind: _, accountProject: __, attachments = [], ...rest } = message
+  const domain = /@([\w.-]+)/.exec(sender)?.[1] ?? 'localhost'
+  return {
+    ...mutable(rest),
+    from: rest.from ?? sender,
+    // Identifies duplicates after a crash.
+    messageId: `<${id}@${domain}>`,
+    attachments: attachments.map((item) => ({ ...item, encoding: 'base64' })),
   }
 }
 
@@ -159,7 +274,7 @@ function withTls(address: string): string {
 }
 
 /** nodemailer's types ask for mutable arrays; it does not change them. */
-function mutable(message: Omit<StoredMail['message'], 'kind' | 'attachments'>) {
+function mutable(message: Omit<StoredMail['message'], 'kind' | 'accountProject' | 'attachments'>) {
   const { to, cc = [], bcc = [], replyTo = [], ...rest } = message
   return { ...rest, to: [...to], cc: [...cc], bcc: [...bcc], replyTo: [...replyTo] }
 }

@@ -4,14 +4,17 @@
  */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { system } from '../../shared/access/project-context.ts'
 import { SUBSCRIPTION, type SubscriptionTerms } from '../../shared/access/subscription.ts'
-import { findTarget, isBotTarget, resolveAuthorSession } from '../../shared/bots/event-target.ts'
+import type { TopicTerms } from '../../shared/access/topic-terms.ts'
+import { findTarget, isBotTarget, resolveAuthorSession } from '../../shared/bots/bot.ts'
+import { botAt } from '../../shared/bots/releases.ts'
 import { HttpError } from '../../shared/core/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
-import { parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
+import { type Resource, targetIn } from '../../shared/fhir/resource.ts'
+import type { Session } from '../../shared/identity/principals.ts'
 import { subscriptionMail } from '../../shared/projects/mail-texts.ts'
-import { MAX_DEPTH } from '../../shared/request/quota.ts'
+import { MAX_DEPTH } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { find } from '../../shared/store/lookups.ts'
 import {
@@ -28,7 +31,9 @@ import {
   newestVersion,
   visibleVersion,
 } from '../../shared/subscriptions/events.ts'
-import { endedSubscriptions } from '../../shared/subscriptions/state.ts'
+import { eventFor, notificationText } from '../../shared/subscriptions/notifications.ts'
+import { endedSubscriptions, readSubscriptionState } from '../../shared/subscriptions/state.ts'
+import { readEventTime } from '../../shared/subscriptions/store-topic-events.ts'
 import type { Runner } from '../bots/run.ts'
 import {
   type Message,
@@ -87,12 +92,21 @@ async function send(task: Task): Promise<Sent> {
     const text = `The event was dropped: bots have caused each other more than ${MAX_DEPTH} deep`
     return { kind: 'stopped', reason: 'depth', text }
   }
-  if (delivery.attempt > 1 && (await isOvertaken(task))) return stopped('newer version')
+  const isLatest = terms.topic === undefined && delivery.attempt > 1
+  if (isLatest && (await isOvertaken(task))) return stopped('newer version')
   const author = await resolveAuthorSession(services, subscription, delivery.project)
   if (author === undefined) return stopped('author')
   const { reference } = task
   const message = (body: string): Message => {
     return { delivery, subscription: subscription.id ?? '', reference, hook, body }
+  }
+  if (terms.topic !== undefined) {
+    const text = await topicNotification(task, terms.topic, author)
+    if (text === undefined) return stopped('access')
+    const sent = await sendHook(services.config, terms, message(text), signal)
+    if (delivery.notice !== 'handshake') return sent
+    if (sent.kind === 'received') await activate(services, subscription)
+    return sent
   }
   if (hook.bot === undefined) {
     const body = await eventBody(services, author.principal, task.row)
@@ -109,9 +123,47 @@ async function send(task: Task): Promise<Sent> {
   const body = await eventBody(services, target.session.principal, task.row)
   if (body === undefined) return stopped('access')
   const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
-  const { project = '', author: requester } = readPlatformMeta(task.row)
+  const { project = '', author: requester } = platformMeta({
+    metaExtension: task.row.meta_ext,
+  })
   const from = { projectId: project, requester: requester?.reference }
-  return runSubscriptionBot(task.runner, target, message(input), from)
+  const bot = await botAt(services, target, delivery.since)
+  return runSubscriptionBot(task.runner, bot, message(input), from)
+}
+
+/** Undefined when the author may not see the resource. */
+async function topicNotification(
+  { services, delivery, subscription, row }: Task,
+  { content }: TopicTerms,
+  author: Session,
+): Promise<string | undefined> {
+  const { notice, event: number = 0, change, project, subscription: id } = delivery
+  if (notice !== undefined) {
+    const state = await readSubscriptionState(services.database, project, id)
+    const total = state?.events ?? 0
+    return notificationText(services, { type: notice, subscription, content, total, events: [] })
+  }
+  const isSeen = await services.repository.withStore((store) =>
+    visibleVersion(store, author.principal, row),
+  )
+  if (isSeen === undefined) return undefined
+  const at = (await readEventTime(services.database, project, id, number)) ?? delivery.added
+  const event = await eventFor(services, author.principal, { number, at, change, row }, content)
+  const type = 'event-notification'
+  return notificationText(services, { type, subscription, content, total: number, events: [event] })
+}
+
+/** Keeps the author, whose access decides on the events. */
+async function activate(
+  { repository, principals }: Services,
+  { id = '', meta }: Resource,
+): Promise<void> {
+  const project = await principals.project(meta?.project ?? '')
+  if (project === undefined) return
+  await repository.patch(systemPrincipal(project), { type: SUBSCRIPTION, id }, (current) => {
+    const isCurrent = current.meta?.versionId === meta?.versionId
+    return isCurrent && current.status === 'requested' ? { ...current, status: 'active' } : current
+  })
 }
 
 async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
@@ -121,10 +173,6 @@ async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
   return ver > delivery.ver || (isDeleted && delivery.change !== 'delete')
 }
 
-function readPlatformMeta({ meta_ext }: VersionRow) {
-  return platformMeta({ metaExtension: meta_ext })
-}
-
 function stopped(reason: string): Sent {
   return { kind: 'stopped', reason }
 }
@@ -132,11 +180,11 @@ function stopped(reason: string): Sent {
 // Subscriptions ended by the service: expired or unreachable
 
 const MOST_MEMBERSHIPS = 1000
-const system = systemPrincipal(SYSTEM_PROJECT)
-
 interface End {
   readonly status: 'off' | 'error'
   readonly error?: string
+  /** The status that it replaces; otherwise `active`. */
+  readonly from?: 'requested'
 }
 
 /** One worker does it; the Project's admins get one mail about an error. */
@@ -148,13 +196,13 @@ export async function endSubscription(
   const { repository, principals, config } = services
   const project = await principals.project(meta?.project ?? '')
   if (project === undefined) return
-  const { error } = end
+  const { status, error, from = 'active' } = end
   const emails = error === undefined ? [] : await findAdminEmails(services, project.id)
   await repository.transaction(async (inner) => {
     let isEnded = false
     await inner.patch(systemPrincipal(project), { type: SUBSCRIPTION, id }, (current) => {
-      isEnded = current.status === 'active'
-      return isEnded ? { ...current, ...end } : current
+      isEnded = current.status === from
+      return isEnded ? { ...current, status, ...(error && { error }) } : current
     })
     if (!isEnded || error === undefined) return
     for (const email of emails) {
@@ -192,7 +240,7 @@ async function findAdminEmails(
   })
   const ids = found
     .filter(({ admin, active }) => admin === true && active !== false)
-    .flatMap(({ user }) => parseReference(referenceIn(user)) ?? [])
+    .flatMap(({ user }) => targetIn(user) ?? [])
     .filter(({ type }) => type === 'User')
   const users = await repository.readMany(system, ids)
   return users.flatMap((version) => {

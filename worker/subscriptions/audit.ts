@@ -1,12 +1,14 @@
 /** Writes one AuditEvent per attempt, or one for many successes. */
 
 import { Counter, Histogram, type Registry } from 'prom-client'
-import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
+import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/elements.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import type { SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { Cache } from '../../shared/core/cache.ts'
 import { HttpError } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
+import { tracingExtension } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
 import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
@@ -27,26 +29,24 @@ interface AttemptRecord {
   readonly text: string
   readonly startedAt: Date
   readonly cause: { readonly traceId?: string; readonly requestId?: string }
+  readonly destinations: SubscriptionTerms['audit']
 }
 
 export async function auditAttempt(services: Services, record: AttemptRecord): Promise<void> {
-  const { subscription, reference, outcome, text, startedAt, cause } = record
-  const ids = [
-    { url: 'requestId', valueId: cause.requestId },
-    { url: 'traceId', valueId: cause.traceId },
-  ].filter(({ valueId }) => valueId !== undefined)
-  const tracing =
-    ids.length === 0
-      ? {}
-      : {
-          extension: [
-            { url: 'https://medplum.com/fhir/StructureDefinition/tracing', extension: ids },
-          ],
-        }
-  await store(services, services.repository, subscription, {
+  const { subscription, reference, outcome, text, startedAt, cause, destinations } = record
+  const tracing = tracingExtension(cause)
+  const event: Resource & Readonly<Record<string, unknown>> = {
     ...auditEvent(subscription, { startedAt, references: [reference], outcome, text }),
-    ...tracing,
-  })
+    ...(tracing.extension.length > 0 ? { extension: [tracing] } : {}),
+  }
+  if (destinations.has('log')) {
+    // The text may quote a response, and so data of a patient.
+    const { outcomeDesc: _, ...logged } = event
+    services.log.info({ auditEvent: logged }, 'Delivery of a Subscription')
+  }
+  if (destinations.has('resource')) {
+    await store(services, services.repository, subscription, event)
+  }
 }
 
 async function auditSuccesses(

@@ -1,10 +1,13 @@
 /** Matches changes with Subscriptions, leases pending deliveries, makes them, and settles attempts in PostgreSQL. */
+
 import { setTimeout as delay } from 'node:timers/promises'
-import { resolveAuthorSession } from '../../shared/bots/event-target.ts'
+import { resolveAuthorSession } from '../../shared/bots/bot.ts'
+import { isUnavailable } from '../../shared/core/errors.ts'
 import { nextTurn } from '../../shared/core/yielding.ts'
-import { backoffMs, isUnavailable, type Loop, startLoop } from '../../shared/jobs/loop.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { backoffMs, type Loop, startLoop } from '../../shared/jobs/loop.ts'
 import { deleteLeased, renewLeases } from '../../shared/postgres/leases.ts'
-import { listenForWakes } from '../../shared/redis/outbox-wakes.ts'
+import { listenForWakes } from '../../shared/redis/wakes.ts'
 import type { Services } from '../../shared/request/services.ts'
 import {
   DELIVERIES,
@@ -15,10 +18,11 @@ import {
 } from '../../shared/subscriptions/deliveries.ts'
 import { leaseDue, type MatchOptions, matchEvents } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
+import { addHeartbeats } from '../../shared/subscriptions/store-topic-events.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
-import type { EventMetrics } from './audit.ts'
-import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'
+import { auditAttempt, createReportedAlone, type EventMetrics, reportSuccesses } from './audit.ts'
+import { createPaceReader } from './pace.ts'
 
 /** Concurrent external deliveries. */
 const HOOKS = 100
@@ -29,6 +33,9 @@ const MOST_FAULTS = 19
 const FAULT_DELAY_MS = 1000
 const LONGEST_FAULT_DELAY_MS = 60_000
 const AWAY_MS = 1000
+/** For the handshake of an author without an active membership. */
+const ASK_AGAIN_MS = 5000
+const LONGEST_ASK_MS = 24 * 3_600_000
 
 class Deliverer {
   readonly #services: Services
@@ -152,11 +159,15 @@ class Deliverer {
       await releaseDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
       return
     }
-    const unreported = sent.kind === 'received' && !this.#isReportedAlone(delivery.subscription)
-    if (!unreported) await audit(this.#services, delivery, attempted, startedAt)
+    const isStored = terms?.audit.has('resource') !== false
+    const unreported =
+      sent.kind === 'received' && isStored && !this.#isReportedAlone(delivery.subscription)
+    // Heartbeats would fill the Project with AuditEvents.
+    const isBeat = delivery.notice === 'heartbeat' && sent.kind === 'received'
+    if (!unreported && !isBeat) await audit(this.#services, delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = this.#receipts.add({ id, token, unreported })
+        const settled = this.#receipts.add({ id, token, unreported: unreported && !isBeat })
         this.#loop.wake()
         return settled
       }
@@ -165,7 +176,7 @@ class Deliverer {
       case 'fault':
         return afterFault(this.#services, delivery, sent.text)
       case 'failed': {
-        if (delivery.attempt >= (terms?.attempts ?? 1)) {
+        if (delivery.notice === 'heartbeat' || delivery.attempt >= (terms?.attempts ?? 1)) {
           return afterLast(this.#services, delivery, attempted, sent.text)
         }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
@@ -191,12 +202,27 @@ async function afterLast(
   attempted: Attempted,
   text: string,
 ) {
+  if (delivery.notice !== undefined) return await afterNotice(services, delivery, attempted, text)
   const isDead = await deliveryFailed(services.database, delivery, text)
   if (!isDead || attempted.subscription === undefined) return
   await endSubscription(services, attempted.subscription, {
     status: 'error',
     error: `Every delivery has failed for three days, the last one: ${text}`,
   })
+}
+
+/** A failed notice does not become a dead letter: only its Subscription could send it again. */
+async function afterNotice(
+  services: Services,
+  delivery: Delivery,
+  { subscription }: Attempted,
+  text: string,
+): Promise<void> {
+  if (delivery.notice === 'handshake' && subscription !== undefined) {
+    const error = `The receiver did not accept the handshake: ${text}`
+    await endSubscription(services, subscription, { status: 'error', error, from: 'requested' })
+  }
+  await deleteLeased(services.database, DELIVERIES, deliveryLease(delivery))
 }
 
 async function afterStop(
@@ -208,6 +234,7 @@ async function afterStop(
     await deleteLeased(services.database, DELIVERIES, deliveryLease(delivery))
     return
   }
+  if (delivery.notice === 'handshake') return askLater(services, delivery, subscription)
   if (!(await deliveryOrphaned(services.database, delivery))) return
   await endSubscription(services, subscription, {
     status: 'error',
@@ -215,9 +242,24 @@ async function afterStop(
   })
 }
 
+/** Without its handshake the Subscription would stay `requested`. */
+async function askLater(services: Services, delivery: Delivery, subscription: Resource) {
+  const age = waitedMs(delivery)
+  if (age < LONGEST_ASK_MS) {
+    await releaseDelivery(services.database, delivery, Math.max(ASK_AGAIN_MS, age / 10))
+    return
+  }
+  const error = 'Its author has had no active membership for a day'
+  await endSubscription(services, subscription, { status: 'error', error, from: 'requested' })
+  await deleteLeased(services.database, DELIVERIES, deliveryLease(delivery))
+}
+
+const waitedMs = ({ since }: Delivery) => Date.now() - since.getTime()
+
 async function afterFault(services: Services, delivery: Delivery, text: string): Promise<void> {
-  const { faults } = delivery
-  if (faults >= MOST_FAULTS) {
+  const { faults, notice } = delivery
+  const asksAgain = notice === 'handshake' && waitedMs(delivery) < LONGEST_ASK_MS
+  if (faults >= MOST_FAULTS && !asksAgain) {
     await deliveryFailed(services.database, delivery, text)
     return
   }
@@ -246,6 +288,7 @@ async function audit(
         : `Attempt ${delivery.attempt} received ${sent.text}`,
     startedAt,
     cause: delivery.cause,
+    destinations: terms?.audit ?? new Set(['resource']),
   })
 }
 
@@ -309,6 +352,7 @@ export async function startEvents(
     ...hooks,
     author: async (subscription, project) =>
       (await resolveAuthorSession(services, subscription, project))?.principal,
+    pace: createPaceReader(services),
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       metrics.skipped()
@@ -332,11 +376,13 @@ export async function startEvents(
   const ending = startLoop(
     { log, name: 'The end of Subscriptions', everyMs: END_MS, level: 'debug' },
     async () => {
-      await Promise.all([endOverdue(services), reportSuccesses(services)])
+      const beats = addHeartbeats(services.database)
+      await Promise.all([endOverdue(services), reportSuccesses(services), beats])
+      if ((await beats) > 0) deliveries.wake()
       return false
     },
   )
-  const listening = await listenForWakes(bus, matching.wake)
+  const listening = await listenForWakes(bus, 'change', matching.wake)
   return {
     async stop(graceMs) {
       listening.close()

@@ -6,8 +6,9 @@ import {
   type SubscriptionTarget,
   type SubscriptionTerms,
 } from '../../shared/access/subscription.ts'
-import { toActing } from '../../shared/bots/bot.ts'
-import type { BotTarget, MissingTarget } from '../../shared/bots/event-target.ts'
+import { type BotTarget, type MissingTarget, toActing } from '../../shared/bots/bot.ts'
+import { readRate } from '../../shared/bots/pace.ts'
+import { runLabel } from '../../shared/bots/releases.ts'
 import type { Config } from '../../shared/core/config/config.ts'
 import { fetchOutbound } from '../../shared/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
@@ -24,14 +25,14 @@ export async function sendHook(
   message: Message,
   signal: AbortSignal,
 ): Promise<Sent> {
-  const { secret } = terms
+  const { secret, topic } = terms
   const { hook, body } = message
   const seconds = Math.floor(Date.now() / 1000)
   const outgoing = {
     url: hook.endpoint,
     method: 'POST',
     headers: {
-      ...eventHeaders(message),
+      ...eventHeaders(message, topic !== undefined),
       ...givenHeaders(hook),
       ...(secret === undefined ? {} : signatures(secret, body, seconds)),
     },
@@ -39,7 +40,7 @@ export async function sendHook(
     redirect: 'manual',
     maxBytes: MAX_BYTES,
     cutsBody: true,
-    timeoutMs: TIMEOUT_MS,
+    timeoutMs: topic?.timeoutMs ?? TIMEOUT_MS,
     isRepeatable: true,
   }
   try {
@@ -84,13 +85,17 @@ export interface Message {
   readonly body: string
 }
 
-function eventHeaders({ delivery, subscription, reference }: Message): Record<string, string> {
-  const { id, change, attempt, cause } = delivery
+/** For a topic, the content of the notification decides whether it names the resource. */
+function eventHeaders(
+  { delivery, subscription, reference }: Message,
+  isTopic: boolean,
+): Record<string, string> {
+  const { id, change, notice, attempt, cause } = delivery
   return {
     'Content-Type': CONTENT_TYPE,
     'X-Medplum-Subscription': subscription,
-    'X-Medplum-Interaction': change,
-    ...(change === 'delete' ? { 'X-Medplum-Deleted-Resource': reference } : {}),
+    'X-Medplum-Interaction': notice ?? change,
+    ...(change === 'delete' && !isTopic ? { 'X-Medplum-Deleted-Resource': reference } : {}),
     'X-Event-Id': id,
     'X-Attempt': String(attempt),
     ...traceHeaders(cause.traceId),
@@ -98,7 +103,7 @@ function eventHeaders({ delivery, subscription, reference }: Message): Record<st
 }
 
 /** `X-Signature` covers the body; the other also covers the time, against replays. */
-export function signatures(secret: string, body: string, seconds: number): Record<string, string> {
+function signatures(secret: string, body: string, seconds: number): Record<string, string> {
   const hmac = (text: string) => createHmac('sha256', secret).update(text).digest('hex')
   return {
     'X-Signature': hmac(body),
@@ -136,19 +141,21 @@ export function missingTargetResult({ isDisabled, text }: MissingTarget): Sent {
 /** The last argument gives the place and author of the change. */
 export async function runSubscriptionBot(
   runner: Runner,
-  { bot, version, projectId: botProjectId, session }: BotTarget,
+  target: BotTarget,
   message: Message,
   { projectId, requester }: { readonly projectId: string; readonly requester: string | undefined },
 ): Promise<Sent> {
+  const { bot, version, projectId: botProjectId, session } = target
   const { delivery, hook, body: input } = message
-  const { id, cause, added, attempt, token } = delivery
-  const headers = Object.entries({ ...eventHeaders(message), ...givenHeaders(hook) })
+  const { id, cause, added, attempt, token, turn, replaced } = delivery
+  const headers = Object.entries({ ...eventHeaders(message, false), ...givenHeaders(hook) })
   const job: ExecuteJob = {
     runId: id,
     projectId,
     botId: bot.id,
     botProjectId,
     botVersion: version,
+    ...runLabel(target, id),
     ...toActing(session.principal),
     requester,
     contentType: CONTENT_TYPE,
@@ -162,6 +169,9 @@ export async function runSubscriptionBot(
     deadline: Date.now() + QUEUE_MS,
     subscription: `Subscription/${message.subscription}`,
     delivery: true,
+    ...(turn === undefined ? {} : { turn }),
+    ...readRate({ bot, projectId: botProjectId }),
+    ...(replaced === 0 ? {} : { replaced }),
   }
   const attempted = await runner.deliver(job, attempt, { owner: 'd', run: id, token })
   if (attempted.kind === 'back') return { kind: 'back', delayMs: attempted.delayMs || BACK_MS }

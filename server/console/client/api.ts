@@ -38,7 +38,7 @@ interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
   readonly done?: string
   /** Draft key, cleared by a save even if the page is left at once. */
-  readonly draft?: string
+  readonly draft?: string | undefined
   readonly after?: (output: O) => void
   /** False where the page itself shows errors. */
   readonly notify?: boolean
@@ -54,18 +54,42 @@ export function useSend<I = void, O = unknown>(
   return useMutation<O, unknown, I>({
     mutationFn: send,
     onSuccess: async (output) => {
-      if (draft) forget(draft)
+      forget(draft)
       if (done) notifications.show({ message: done, color: 'green' })
       await queries.invalidateQueries()
       after?.(output)
     },
     onError: (error) => {
       for (const path of reread) void queries.invalidateQueries({ queryKey: [path] })
-      if (!notify) return
-      const message = problemLines(error)
-        .map(({ text }) => text)
-        .join('\n')
-      notifications.show({ title: texts.common.problem, message, color: 'red', autoClose: 10_000 })
+      if (notify) notifyProblem(error, texts.common.problem)
     },
   })
+}
+
+export function notifyProblem(error: unknown, title: string): void {
+  const message = problemLines(error)
+    .map(({ text }) => text)
+    .join('\n')
+  notifications.show({ title, message, color: 'red', autoClose: 10_000 })
+}
+
+/** Replaces a resource, unless it is no longer of that version. */
+export async function replaceVersion<T>(
+  path: string,
+  body: unknown,
+  versionId: string | undefined,
+): Promise<T> {
+  const headers = { 'If-Match': `W/"${versionId}"` }
+  return await medplum.put(path, body, undefined, { headers })
+}
+
+export interface SignedInit extends RequestInit {
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+/** Sends a request with the person's token, for answers of which more than the body matters. */
+export async function fetchSigned(path: string, init: SignedInit): Promise<Response> {
+  await medplum.refreshIfExpired()
+  const headers = { ...init.headers, Authorization: `Bearer ${medplum.getAccessToken()}` }
+  return await fetch(`/${path}`, { ...init, headers })
 }

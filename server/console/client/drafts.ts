@@ -17,9 +17,9 @@ export interface Draft<T> {
   discard(): void
 }
 
-/** Returns the draft for `key`; `saved` is the service's value. */
-export function useDraft<T>(key: string, saved: T): Draft<T> {
-  const [found, setFound] = useState(() => read<T>(key))
+/** Returns the draft for `key`; `saved` is the service's value. Without a key, it ends with the page. */
+export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
+  const [found, setFound] = useState(() => (key === undefined ? undefined : read<T>(key)))
   const [typed, setTyped] = useState(found)
   const [round, setRound] = useState(0)
   const last = JSON.stringify(saved)
@@ -28,7 +28,7 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
       const text = JSON.stringify(value)
       // Typing the saved value again removes the draft.
       if (text === last) forget(key)
-      else keep(key, text)
+      else if (key !== undefined) keep(key, text)
       setTyped({ value })
     },
     [key, last],
@@ -41,7 +41,7 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
   }, [key])
   useEffect(() => {
     const warn = (event: BeforeUnloadEvent) => {
-      if (kept.has(key) && !isLeaving) event.preventDefault()
+      if (key !== undefined && kept.has(key) && !isLeaving) event.preventDefault()
     }
     addEventListener('beforeunload', warn)
     return () => removeEventListener('beforeunload', warn)
@@ -52,7 +52,8 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
 }
 
 /** Removes a draft from outside its page, after a save or deletion. */
-export function forget(key: string): void {
+export function forget(key: string | undefined): void {
+  if (key === undefined) return
   kept.delete(key)
   sessionStorage.removeItem(PREFIX + key)
 }

@@ -43,7 +43,7 @@ export function Problem({ error, title = texts.common.problem, retry, children }
   )
 }
 
-export interface ProblemLine {
+interface ProblemLine {
   readonly text: string
   /** Path of the element, if the service names one. */
   readonly place: string

@@ -10,6 +10,8 @@ const BASE = '/console'
 const CLIENT_ID = 'botica-console'
 const RETURN = 'botica-return'
 const STATE = 'pkceState'
+/** The Project of the last sign-in in this tab, which the next one is for. */
+const PROJECT = 'botica-project'
 
 const listeners = new Set<() => void>()
 let isEnded = false
@@ -60,6 +62,7 @@ export interface Me {
   readonly profile: { readonly resourceType: string; readonly id?: string; readonly name?: unknown }
   readonly accessPolicy?: AccessPolicy
   readonly user?: { readonly email?: string }
+  readonly security?: { readonly memberships?: readonly ProjectMembership[] }
 }
 
 /**
@@ -67,6 +70,8 @@ export interface Me {
  * invalid code.
  */
 export async function signedIn(): Promise<void> {
+  const named = /^\/console\/p\/([\da-f-]{36})$/.exec(location.pathname)?.[1]
+  if (named !== undefined) return await openProject(named)
   const query = new URLSearchParams(location.search)
   const isAnswer = location.pathname === BASE && query.has('state')
   if (isAnswer) return await takeAnswer(query)
@@ -87,27 +92,51 @@ async function takeAnswer(query: URLSearchParams): Promise<void> {
   sessionStorage.removeItem(STATE)
 }
 
+/** Leaves for the sign-in page of the Project of this tab, or of the one that the person chooses. */
 export async function startSignIn(): Promise<never> {
   isLeaving = true
   leaveQuietly()
+  const project = sessionStorage.getItem(PROJECT)
   sessionStorage.setItem(RETURN, location.pathname + location.search)
-  // The client takes a `code` in the URL for its own.
-  history.replaceState(null, '', location.pathname)
-  await medplum.signInWithRedirect({
-    redirectUri: location.origin + BASE,
+  const pkce = await medplum.startPkce()
+  const query = new URLSearchParams({
+    response_type: 'code',
+    state: sessionStorage.getItem(STATE) ?? '',
+    client_id: CLIENT_ID,
+    redirect_uri: location.origin + BASE,
     scope: 'openid profile offline_access',
+    code_challenge: pkce.codeChallenge,
+    code_challenge_method: pkce.codeChallengeMethod,
+    ...(project === null ? {} : { project_id: project }),
   })
+  location.assign(`/oauth2/authorize?${query}`)
   return await new Promise<never>(() => undefined)
+}
+
+/** Signs in to another Project, with the person's session if it is good for that. */
+export async function openProject(id: string): Promise<never> {
+  leaveQuietly()
+  sessionStorage.setItem(PROJECT, id)
+  history.replaceState(null, '', BASE)
+  return await startSignIn()
 }
 
 export async function signOut(): Promise<void> {
   leaveQuietly()
   await medplum.signOut().catch(() => medplum.clear())
+  sessionStorage.removeItem(PROJECT)
   location.assign(BASE)
 }
 
 const MeContext = createContext<Me | undefined>(undefined)
 export const MeProvider = MeContext.Provider
+
+/** Returns who is signed in, and keeps their Project for the next sign-in in this tab. */
+export async function readMe(): Promise<Me> {
+  const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
+  sessionStorage.setItem(PROJECT, me.project.id)
+  return me
+}
 
 export function useMe(): Me {
   const me = useContext(MeContext)
@@ -115,7 +144,7 @@ export function useMe(): Me {
   return me
 }
 
-export type Interaction = 'read' | 'search' | 'create' | 'update' | 'delete'
+type Interaction = 'read' | 'search' | 'create' | 'update' | 'delete'
 
 /** A hint for the display; the server decides. */
 export function mayDo(me: Me, type: string, interaction: Interaction = 'search'): boolean {

@@ -7,14 +7,19 @@ interface Props {
   readonly label: string
   readonly confirm: string
   readonly onConfirm: () => void
+  /** Red unless another one is given. */
+  readonly color?: string
+  /** False while the fields in it are incomplete. */
+  readonly isComplete?: boolean
   readonly children: React.ReactNode
 }
 
-export function Confirm({ label, confirm, onConfirm, children }: Props) {
+export function Confirm(props: Props) {
+  const { label, confirm, onConfirm, color = 'red', isComplete = true, children } = props
   const [isOpen, { open, close }] = useDisclosure()
   return (
     <>
-      <Button variant="light" color="red" onClick={open}>
+      <Button variant="light" color={color} onClick={open}>
         {label}
       </Button>
       <Modal opened={isOpen} onClose={close} title={label}>
@@ -25,8 +30,9 @@ export function Confirm({ label, confirm, onConfirm, children }: Props) {
               {texts.common.cancel}
             </Button>
             <Button
-              color="red"
+              color={color}
               data-confirm
+              disabled={!isComplete}
               onClick={() => {
                 close()
                 onConfirm()

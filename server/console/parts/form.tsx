@@ -7,14 +7,17 @@ import { useSend } from '../client/api.ts'
 import { type Draft, useDraft } from '../client/drafts.ts'
 import { Problem, problemLines } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
+import { hasCompleteDates } from './time-input.tsx'
 
 interface Props<V extends object, O> {
-  readonly name: string
+  /** Key of the draft; absent for secrets, which are never stored in the browser. */
+  readonly name?: string
   readonly saved: V
   readonly send: (values: V) => Promise<O>
   readonly done?: string
   readonly after?: (output: O) => void
   readonly submit?: string
+  readonly variant?: 'filled' | 'default'
   readonly children: (fields: Fields<V>) => React.ReactNode
 }
 
@@ -41,7 +44,7 @@ interface FlagProps {
 }
 
 export function Form<V extends object, O>(props: Props<V, O>) {
-  const { name, saved, send, done, after, submit = texts.common.save, children } = props
+  const { name, saved, send, done, after, submit = texts.common.save, variant, children } = props
   const draft = useDraft(name, saved)
   const sending = useSend<V, O>({
     send,
@@ -78,7 +81,7 @@ export function Form<V extends object, O>(props: Props<V, O>) {
       noValidate
       onSubmit={(event) => {
         event.preventDefault()
-        sending.mutate(draft.value)
+        if (hasCompleteDates(event.currentTarget)) sending.mutate(draft.value)
       }}
     >
       <Stack>
@@ -86,10 +89,10 @@ export function Form<V extends object, O>(props: Props<V, O>) {
         <Restored draft={draft} />
         <Problem error={rest} />
         <Group>
-          <Button type="submit" loading={sending.isPending}>
+          <Button type="submit" variant={variant ?? 'filled'} loading={sending.isPending}>
             {submit}
           </Button>
-          {draft.isDirty && !draft.isRestored && (
+          {name && draft.isDirty && !draft.isRestored && (
             <Button variant="default" onClick={draft.discard}>
               {texts.common.discard}
             </Button>
@@ -106,7 +109,7 @@ interface Placed {
 }
 
 /** Assigns issues of an OperationOutcome to the fields in their expressions. */
-export function placed(error: unknown, names: readonly string[]): Placed {
+function placed(error: unknown, names: readonly string[]): Placed {
   const values = new Map<string, string>()
   if (!(error instanceof OperationOutcomeError)) return { values, rest: error }
   const { outcome } = error
@@ -137,12 +140,12 @@ export function useNames(count: number) {
   return { names: list.current, drop: (place: number) => void list.current.splice(place, 1) }
 }
 
-interface RestoredProps {
-  readonly draft: Pick<Draft<unknown>, 'isRestored' | 'discard'>
-}
-
 /** Notice that the page shows text typed before a reload or sign-in. */
-export function Restored({ draft: { isRestored, discard } }: RestoredProps) {
+export function Restored({
+  draft: { isRestored, discard },
+}: {
+  readonly draft: Pick<Draft<unknown>, 'isRestored' | 'discard'>
+}) {
   if (!isRestored) return null
   return (
     <Alert color="yellow" variant="light" role="status">

@@ -3,6 +3,7 @@ import { Paper, Skeleton, Stack, Text } from '@mantine/core'
 import type { UseQueryResult } from '@tanstack/react-query'
 import { Problem } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
+import { Page } from './page.tsx'
 
 interface Props<T> {
   readonly query: UseQueryResult<T>
@@ -56,5 +57,5 @@ export function Empty({ title, hint, action }: EmptyProps) {
 
 /** Shown for pages without access; the service would reject their requests. */
 export function NotYours() {
-  return <Empty title={texts.app.notYours} hint={texts.app.notYoursHint} />
+  return <Page title={texts.app.notYours} hint={texts.app.notYoursHint} />
 }

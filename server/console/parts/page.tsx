@@ -1,23 +1,35 @@
 /** The page frame: title, buttons, views and content. */
-import { Group, Stack, Tabs, Text, Title } from '@mantine/core'
+import { Anchor, Breadcrumbs, Group, Paper, Stack, Tabs, Text, Title } from '@mantine/core'
 import { useDocumentTitle } from '@mantine/hooks'
-import { useLocation } from 'wouter'
+import { Link, useLocation } from 'wouter'
+import { texts } from '../texts/texts.ts'
 
 interface Props {
   readonly title: string
   readonly hint?: React.ReactNode
+  /** Pages above this one, outermost first. */
+  readonly trail?: readonly { readonly label: string; readonly href: string }[]
   readonly actions?: React.ReactNode
-  readonly children: React.ReactNode
+  readonly children?: React.ReactNode
 }
 
 const product = document.body.dataset.product ?? ''
 
-export function Page({ title, hint, actions, children }: Props) {
+export function Page({ title, hint, trail, actions, children }: Props) {
   useDocumentTitle(`${title} – ${product}`)
   return (
     <Stack gap="md">
       <Group justify="space-between" align="flex-start">
         <div>
+          {trail && (
+            <Breadcrumbs component="nav" aria-label={texts.app.trail} fz="sm">
+              {trail.map(({ label, href }) => (
+                <Anchor key={href} component={Link} href={href} size="sm">
+                  {label}
+                </Anchor>
+              ))}
+            </Breadcrumbs>
+          )}
           <Title order={1} size="h2" id="title" tabIndex={-1}>
             {title}
           </Title>
@@ -31,6 +43,20 @@ export function Page({ title, hint, actions, children }: Props) {
       </Group>
       {children}
     </Stack>
+  )
+}
+
+interface SectionProps {
+  readonly title: string
+  readonly children: React.ReactNode
+}
+
+export function Section({ title, children }: SectionProps) {
+  return (
+    <Paper withBorder p="md">
+      <Title mb="sm">{title}</Title>
+      {children}
+    </Paper>
   )
 }
 

@@ -8,7 +8,7 @@ export async function saveFrom(path: string, name: string): Promise<void> {
   saveBlob(await download(path), name)
 }
 
-export async function download(path: string): Promise<Blob> {
+async function download(path: string): Promise<Blob> {
   const blob = await medplum.download(path)
   const isRefused = blob.type.startsWith('application/fhir+json') && blob.size < 100_000
   if (!isRefused) return blob

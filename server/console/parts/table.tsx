@@ -1,12 +1,24 @@
 /** The shared table. */
-import { Table, UnstyledButton } from '@mantine/core'
+import { Checkbox, Table, UnstyledButton } from '@mantine/core'
+import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
+import { useGet } from '../client/api.ts'
+import { fill, texts } from '../texts/texts.ts'
+import { Loaded } from './loaded.tsx'
 
 export interface Column<T> {
   readonly name: string
   readonly cell: (row: T) => React.ReactNode
   readonly align?: 'left' | 'right'
   readonly sort?: string | undefined
+}
+
+export interface Selection<T> {
+  readonly rows: readonly T[]
+  has(row: T): boolean
+  set(rows: readonly T[]): void
+  /** The name of a row for screen readers. */
+  label(row: T): string
 }
 
 interface Props<T> {
@@ -18,16 +30,23 @@ interface Props<T> {
   readonly sorted?: string | undefined
   readonly onSort?: (sort: string) => void
   readonly empty?: React.ReactNode
+  readonly selection?: Selection<T>
 }
 
 export function DataTable<T>(props: Props<T>) {
-  const { label, rows, columns, rowKey, linkOf, empty } = props
+  const { label, rows, columns, rowKey, linkOf, empty, selection } = props
   if (rows.length === 0 && empty) return <>{empty}</>
   return (
-    <Table.ScrollContainer minWidth={columns.length * 110} type="native" tabIndex={0}>
+    <Table.ScrollContainer
+      minWidth={columns.length * 110}
+      type="native"
+      tabIndex={0}
+      classNames={{ scrollContainerInner: 'rows' }}
+    >
       <Table highlightOnHover verticalSpacing="xs" aria-label={label}>
         <Table.Thead>
           <Table.Tr>
+            {selection && <SelectAll rows={rows} selection={selection} />}
             {columns.map((column) => (
               <Head key={column.name} column={column} {...props} />
             ))}
@@ -36,8 +55,13 @@ export function DataTable<T>(props: Props<T>) {
         <Table.Tbody>
           {rows.map((row) => (
             <Table.Tr key={rowKey(row)}>
+              {selection && <SelectOne row={row} selection={selection} />}
               {columns.map(({ name, cell, align = 'left' }, place) => (
-                <Table.Td key={name} ta={align} className={align}>
+                <Table.Td
+                  key={name}
+                  className={align}
+                  {...(place === 0 ? {} : { 'data-name': name })}
+                >
                   {place === 0 && linkOf ? <Link href={linkOf(row)}>{cell(row)}</Link> : cell(row)}
                 </Table.Td>
               ))}
@@ -46,6 +70,68 @@ export function DataTable<T>(props: Props<T>) {
         </Table.Tbody>
       </Table>
     </Table.ScrollContainer>
+  )
+}
+
+interface RecordTableProps<T> extends Omit<Props<T>, 'rows' | 'rowKey'> {
+  /** Below `fhir/R4/`. */
+  readonly search: string
+  readonly every?: number
+}
+
+/** A table of the records that a search finds. */
+export function RecordTable<T extends Resource>(props: RecordTableProps<T>) {
+  const { search, every = false, ...table } = props
+  const found = useGet<Bundle<T>>(`fhir/R4/${search}`, { every })
+  return (
+    <Loaded query={found}>
+      {({ entry = [] }) => (
+        <DataTable
+          {...table}
+          rows={entry.flatMap(({ resource }) => resource ?? [])}
+          rowKey={({ id }) => id ?? ''}
+        />
+      )}
+    </Loaded>
+  )
+}
+
+interface SelectAllProps<T> {
+  readonly rows: readonly T[]
+  readonly selection: Selection<T>
+}
+
+function SelectAll<T>({ rows, selection }: SelectAllProps<T>) {
+  const count = selection.rows.length
+  return (
+    <Table.Th w={36}>
+      <Checkbox
+        size="xs"
+        aria-label={texts.table.selectAll}
+        checked={count > 0 && count === rows.length}
+        indeterminate={count > 0 && count < rows.length}
+        onChange={() => selection.set(count === rows.length ? [] : rows)}
+      />
+    </Table.Th>
+  )
+}
+
+interface SelectOneProps<T> {
+  readonly row: T
+  readonly selection: Selection<T>
+}
+
+function SelectOne<T>({ row, selection }: SelectOneProps<T>) {
+  const { rows, has, set, label } = selection
+  return (
+    <Table.Td>
+      <Checkbox
+        size="xs"
+        aria-label={fill(texts.table.select, { name: label(row) })}
+        checked={has(row)}
+        onChange={() => set(has(row) ? rows.filter((one) => one !== row) : [...rows, row])}
+      />
+    </Table.Td>
   )
 }
 
@@ -68,5 +154,26 @@ function Head<T>({ column: { name, align = 'left', sort }, sorted, onSort }: Hea
         {mark}
       </UnstyledButton>
     </Table.Th>
+  )
+}
+
+interface FactsProps {
+  readonly label: string
+  readonly rows: readonly (readonly [name: string, value: React.ReactNode])[]
+}
+
+/** A table of one thing: a row for each of its values. */
+export function Facts({ label, rows }: FactsProps) {
+  return (
+    <Table variant="vertical" layout="fixed" aria-label={label}>
+      <Table.Tbody>
+        {rows.map(([name, value]) => (
+          <Table.Tr key={name}>
+            <Table.Th w={200}>{name}</Table.Th>
+            <Table.Td style={{ overflowWrap: 'anywhere' }}>{value}</Table.Td>
+          </Table.Tr>
+        ))}
+      </Table.Tbody>
+    </Table>
   )
 }

@@ -2,14 +2,10 @@
 import { Text, Tooltip } from '@mantine/core'
 import { texts } from '../texts/texts.ts'
 
-interface Props {
-  readonly at: string | number | undefined
-}
-
 const short = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' })
 const long = new Intl.DateTimeFormat(undefined, { dateStyle: 'full', timeStyle: 'long' })
 
-export function When({ at }: Props) {
+export function When({ at }: { readonly at: string | number | undefined }) {
   const date = new Date(at ?? Number.NaN)
   if (Number.isNaN(date.getTime())) return <>{at ?? texts.common.never}</>
   return (

@@ -1,4 +1,7 @@
-/** All texts of the console, and formatted sizes. Another language is another file with the same keys. */
+/**
+ * Texts of the console, and formatted sizes. Another language is another file with the same keys. `agents.json`,
+ * `dead-letters.json`, `project.json`, `releases.json` and `schedules.json` have those that only their pages load.
+ */
 import en from './en.json' with { type: 'json' }
 
 export const texts = en

@@ -1,4 +1,5 @@
-/** The app that a person signs in to: a client, its Project, the launch that brought them. */
+/** A sign-in's client, its Project and the launch, if any. */
+
 import {
   CLI_CLIENT,
   CONSOLE_CLIENT_ID,
@@ -6,21 +7,16 @@ import {
   isActiveClient,
   isRegisteredRedirect,
 } from '../../../shared/access/credentials/clients.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { grantedScope } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/core/errors.ts'
-import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import { type Resource, targetIn } from '../../../shared/fhir/resource.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import type { Fields } from './fields.ts'
 
 const DEFAULT_SCOPE = 'openid'
 const LAUNCH_MS = 600_000
-const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** The fields that all requests share which begin a Login. */
 export interface SignInRequest {
   readonly clientId: string | undefined
   readonly projectId: string | undefined
@@ -33,7 +29,6 @@ export interface SignInRequest {
   readonly redirectUri: string | undefined
 }
 
-/** A known client, if one was named, and the Project it leads to. */
 export interface App {
   readonly client: Resource | undefined
   readonly projectId: string | undefined
@@ -45,6 +40,16 @@ export interface Launch {
   readonly id: string
   readonly patient: string | undefined
   readonly encounter: string | undefined
+}
+
+export function launchElements(launch: Launch | undefined) {
+  if (launch === undefined) return {}
+  const { id, patient, encounter } = launch
+  return {
+    launch: { reference: `SmartAppLaunch/${id}` },
+    ...(patient === undefined ? {} : { patient: { reference: `Patient/${patient}` } }),
+    ...(encounter === undefined ? {} : { encounter: { reference: `Encounter/${encounter}` } }),
+  }
 }
 
 export function signInRequest(fields: Fields): SignInRequest {
@@ -62,7 +67,7 @@ export function signInRequest(fields: Fields): SignInRequest {
   }
 }
 
-/** Errors: 400 for what does not exist or does not fit together; 429 beyond what its Project allows. */
+/** Errors: 400 for unknown or inconsistent values; 429 above the Project's limit. */
 export async function findApp(
   services: Services,
   ctx: Context,
@@ -96,52 +101,47 @@ export async function findApp(
   return { client, projectId, isNewProject, launch }
 }
 
-/** Undefined for clients that are unknown or not active. One statement, none for the clients that have no row. */
+/** Returns an active client of the called address; otherwise undefined. One statement, none for built-in clients. */
 export async function findClient(
-  { repository, config }: Services,
+  { repository, config, projectScope }: Services,
   id: string,
 ): Promise<Resource | undefined> {
   if (id === CLI_CLIENT.id) return config.cliClientEnabled ? CLI_CLIENT : undefined
   if (id === CONSOLE_CLIENT_ID) return config.consoleEnabled ? consoleClient(config) : undefined
-  if (!/^[A-Za-z0-9\-.]{1,64}$/.test(id)) return undefined
-  const [found] = await repository.readMany(system, [{ type: 'ClientApplication', id }])
-  if (found?.content === undefined) return undefined
-  const client = parseVersion(found)
-  return isActiveClient(client) ? client : undefined
+  const client = await readRegistry(repository, 'ClientApplication', id)
+  if (client === undefined || !isActiveClient(client)) return undefined
+  return projectScope === undefined || projectOfClient(client) === projectScope ? client : undefined
 }
 
-/** Undefined for the command line tool and the console, which serve every Project. */
+/** Returns undefined for the command line tool and the console, which serve every Project. */
 export function projectOfClient(client: Resource): string | undefined {
   return client.meta?.project
 }
 
-/** Ids live ten minutes, for clients of the Project that made them. Errors: 400. */
+/** Reads a launch, which lives ten minutes, for clients of its Project. Errors: 400. */
 export async function readLaunch(
   { repository }: Services,
   id: string,
   projectId: string | undefined,
 ): Promise<Launch> {
-  const isId = /^[0-9a-f-]{36}$/i.test(id)
-  const [found] = isId ? await repository.readMany(system, [{ type: 'SmartAppLaunch', id }]) : []
-  const launch = found?.content === undefined ? undefined : parseVersion(found)
-  const isLive = found !== undefined && found.lastUpdated.getTime() + LAUNCH_MS > Date.now()
+  const launch = await readRegistry(repository, 'SmartAppLaunch', id)
+  const isLive = Date.parse(String(launch?.meta?.lastUpdated)) + LAUNCH_MS > Date.now()
   if (launch === undefined || !isLive || launch.meta?.project !== projectId) {
     throw badRequest('Invalid launch', 'launch')
   }
   return {
-    id: found.id,
-    patient: parseReference(referenceIn(launch.patient))?.id,
-    encounter: parseReference(referenceIn(launch.encounter))?.id,
+    id: launch.id ?? id,
+    patient: targetIn(launch.patient)?.id,
+    encounter: targetIn(launch.encounter)?.id,
   }
 }
 
-/** Errors: 400 as RFC 7636 has it. */
+/** Errors: 400 by RFC 7636. */
 function requireChallenge({ codeChallenge, codeChallengeMethod }: SignInRequest): void {
   const problem = codeChallengeError(codeChallenge, codeChallengeMethod)
   if (problem !== undefined) throw badRequest(problem, 'codeChallengeMethod')
 }
 
-/** Why a challenge cannot be used; undefined when it can or when there is none. */
 export function codeChallengeError(
   challenge: string | undefined,
   method: string | undefined,
@@ -158,9 +158,4 @@ function requireOrigin(client: Resource, origin: string): void {
   if (allowed.length > 0 && origin !== '' && !allowed.includes(origin)) {
     throw badRequest('Invalid origin')
   }
-}
-
-/** The words of a request's scope that we know. */
-export function requestedScope(request: SignInRequest): string {
-  return grantedScope(request.scope)
 }

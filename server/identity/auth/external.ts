@@ -1,13 +1,14 @@
-/** Sign-in by an external identity provider: its domain's people, and tokens given in exchange. */
+/** Sign-in by an external identity provider: users of its domain, and token exchange. */
+
 import { isRegisteredRedirect } from '../../../shared/access/credentials/clients.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { badRequest, type HttpError } from '../../../shared/core/errors.ts'
+import { system } from '../../../shared/access/project-context.ts'
+import { attempt, badRequest, type HttpError } from '../../../shared/core/errors.ts'
 import {
   isObject,
-  parseReference,
+  nonEmptyText,
   type Resource,
   referenceIn,
+  targetIn,
 } from '../../../shared/fhir/resource.ts'
 import { proveByProvider } from '../../../shared/projects/ownership.ts'
 import { findUserForSignIn, normalEmail, readUser } from '../../../shared/projects/users.ts'
@@ -16,7 +17,8 @@ import { escapeValue } from '../../../shared/search/language/values.ts'
 import { find } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { classifySender, clearCookie, newBinding, readCookie, setCookie } from '../browser.ts'
-import { audit, hashSecret, matchesDigest } from '../login-store.ts'
+import { hashSecret, matchesDigest } from '../login-store.ts'
+import { audit } from '../sign-in-audit.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
 import { beginLogin, isTrustedForProject, type LoginOptions, loginResult } from './login-steps.ts'
@@ -35,8 +37,8 @@ import {
 const BROWSER_COOKIE = 'botica-provider'
 
 /**
- * POST `/auth/method`: where people of this e-mail domain sign in; empty for a password. What a page of ours begins
- * comes back to the same browser with all that the page was asked for (RFC 9700 §4.7.1).
+ * POST `/auth/method`: returns the provider for the domain of an e-mail address, or nothing for a password sign-in. A
+ * sign-in begun on our page returns to the same browser with the page's parameters (RFC 9700 §4.7.1).
  */
 export async function findMethod(services: Services, ctx: Context, fields: Fields) {
   const email = fields.email('email')
@@ -64,26 +66,25 @@ export async function findMethod(services: Services, ctx: Context, fields: Field
   }
 }
 
-/** The digest of it holds the browser and all that the state says together: neither can be exchanged. */
+/** The digest binds the browser to all values of the state, so neither can be exchanged. */
 function boundText(secret: string, state: Readonly<Record<string, unknown>>): string {
   return secret + JSON.stringify(state)
 }
 
-/** Whether a provider knows the addresses of this domain. */
 function emailDomain(email: string): string {
   return normalEmail(email).split('@').at(-1) ?? ''
 }
 
-/** GET `/auth/external`: the address that the browser goes to next. Errors: 400. */
+/** GET `/auth/external`: returns the next address for the browser. Errors: 400. */
 export async function finishExternal(services: Services, ctx: Context): Promise<string> {
-  const code = nonEmptyString(ctx.query.code)
-  const state = readState(nonEmptyString(ctx.query.state))
+  const code = nonEmptyText(ctx.query.code)
+  const state = readState(nonEmptyText(ctx.query.state))
   if (code === undefined) throw badRequest('Missing code', 'code')
   const isFromPage = isFromThisBrowser(services, ctx, state)
   const request = parseSignInState(state)
   const app = await findApp(services, ctx, request)
-  const domain = nonEmptyString(state.domain)
-  // A state with a domain was made where /auth/method named that domain's provider: its code is for nobody else.
+  const domain = nonEmptyText(state.domain)
+  // A state with a domain comes from /auth/method, so its code is valid only for the provider of that domain.
   const ofDomain = domain === undefined ? undefined : await providerOfDomain(services, domain)
   const provider = ofDomain ?? parseIdentityProvider(app.client)
   if (provider === undefined) throw badRequest('Identity provider not found')
@@ -99,13 +100,13 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
     useSubject: provider.useSubject,
     options,
   })
-  // The page asks for consent before it sends anybody on.
+  // The page asks for consent before it redirects.
   if (isFromPage) return `${services.config.appUrl}signin?login=${login.id}`
   const result = await loginResult(services, ctx, login)
   return destination(services, app, request, result)
 }
 
-/** False for what a client library began, which has no cookie here and checks its own verifier. Errors: 400. */
+/** False for client libraries, which have no cookie here and check their own verifier. Errors: 400. */
 function isFromThisBrowser(
   { config }: Services,
   ctx: Context,
@@ -121,8 +122,8 @@ function isFromThisBrowser(
 }
 
 /**
- * An address that the SDK has made carries its challenge, whose verifier stays in the browser: with `plain`
- * the two are one, with any other method the code is worth nothing here. Errors: 400.
+ * An address made by the SDK carries its challenge, whose verifier stays in the browser: with `plain` the two are
+ * equal; with any other method the code cannot be redeemed here. Errors: 400.
  */
 async function resolveCodeVerifier(
   services: Services,
@@ -131,7 +132,7 @@ async function resolveCodeVerifier(
   { codeChallenge, codeChallengeMethod }: SignInRequest,
 ): Promise<string | undefined> {
   if (!provider.usePkce) return undefined
-  const pkce = nonEmptyString(state.pkce)
+  const pkce = nonEmptyText(state.pkce)
   if (pkce !== undefined) return await takeVerifier(services, pkce)
   if (codeChallenge !== undefined && codeChallengeMethod === 'plain') return codeChallenge
   throw badRequest('Missing code verifier: begin at /auth/method', 'state')
@@ -158,7 +159,7 @@ interface TokenExchange {
   readonly membershipId?: string | undefined
 }
 
-/** A Login for whom a token of the client's provider belongs to. Errors: 400, 429. */
+/** Creates a Login for the owner of a token of the client's provider. Errors: 400, 429. */
 export async function exchangeToken(
   services: Services,
   ctx: Context,
@@ -197,7 +198,7 @@ async function createExternalLogin(
   const user = useSubject
     ? await userBySubject(services, identity.subject, app.projectId)
     : await userByEmail(services, identity.email, app.projectId)
-  // A domain's provider speaks for the addresses of that domain only, whoever it says has a subject.
+  // A domain's provider may vouch only for addresses of that domain, even for a known subject.
   const isForeign =
     domain !== undefined && !(isInDomain(domain, identity.email) && isInDomain(domain, user?.email))
   const isUnverified = domain !== undefined && identity.isUnverified
@@ -227,52 +228,51 @@ async function userByEmail(
   return email === undefined ? undefined : await findUserForSignIn(repository, email, projectId)
 }
 
-/** `ProjectMembership.externalId` is unique in a Project. */
 async function userBySubject(
   { repository }: Services,
   subject: string | undefined,
   projectId: string | undefined,
 ): Promise<Resource | undefined> {
   if (subject === undefined || projectId === undefined) return undefined
-  const values = [escapeValue(subject)]
+  const membership = await findMemberByExternalId(repository, subject, projectId)
+  const user = targetIn(membership?.user)
+  return user?.type === 'User' ? await readUser(repository, user.id) : undefined
+}
+
+/** Returns the active membership with this `externalId`, which is unique in a Project. */
+export async function findMemberByExternalId(
+  repository: Services['repository'],
+  wanted: string,
+  projectId: string,
+): Promise<Resource | undefined> {
+  const values = [escapeValue(wanted)]
   const condition = { code: 'external-id', type: 'string', modifier: 'exact', values } as const
-  const system = systemPrincipal(SYSTEM_PROJECT)
   const found = await find(repository, system, 'ProjectMembership', {
     conditions: [condition],
     count: 1000,
   })
-  const membership = found.find(
+  return found.find(
     ({ externalId, project, active }) =>
-      externalId === subject && active !== false && referenceIn(project) === `Project/${projectId}`,
+      externalId === wanted && active !== false && referenceIn(project) === `Project/${projectId}`,
   )
-  const user = parseReference(referenceIn(membership?.user))
-  return user?.type === 'User' ? await readUser(repository, user.id) : undefined
 }
 
 function readState(text: string | undefined): Record<string, unknown> {
-  try {
-    const value: unknown = JSON.parse(text ?? '')
-    if (isObject(value)) return value
-  } catch {
-    // Falls through to the one complaint.
-  }
+  const value = attempt<unknown>(() => JSON.parse(text ?? ''))
+  if (isObject(value)) return value
   throw badRequest('Invalid state', 'state')
 }
 
 function parseSignInState(state: Record<string, unknown>): SignInRequest {
   return {
-    clientId: nonEmptyString(state.clientId),
-    projectId: nonEmptyString(state.projectId),
+    clientId: nonEmptyText(state.clientId),
+    projectId: nonEmptyText(state.projectId),
     resourceType: undefined,
-    scope: nonEmptyString(state.scope) ?? 'openid',
-    nonce: nonEmptyString(state.nonce),
-    launch: nonEmptyString(state.launch),
-    codeChallenge: nonEmptyString(state.codeChallenge),
-    codeChallengeMethod: nonEmptyString(state.codeChallengeMethod),
-    redirectUri: nonEmptyString(state.redirectUri),
+    scope: nonEmptyText(state.scope) ?? 'openid',
+    nonce: nonEmptyText(state.nonce),
+    launch: nonEmptyText(state.launch),
+    codeChallenge: nonEmptyText(state.codeChallenge),
+    codeChallengeMethod: nonEmptyText(state.codeChallengeMethod),
+    redirectUri: nonEmptyText(state.redirectUri),
   }
-}
-
-function nonEmptyString(value: unknown): string | undefined {
-  return typeof value === 'string' && value !== '' ? value : undefined
 }

@@ -1,23 +1,26 @@
-/** The flat JSON bodies of `/auth/**`: an empty text equals an absent field, every bad field is named, reCAPTCHA's too. */
+/**
+ * Flat JSON bodies of `/auth/**`: an empty text equals an absent field; every bad field is reported, including
+ * reCAPTCHA's.
+ */
 import { badRequest, type Issue, invalid, issue } from '../../../shared/core/errors.ts'
-import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
+import { type Resource, toObjects } from '../../../shared/fhir/resource.ts'
 import { fetchOutbound } from '../../../shared/outbound/fetch-outside.ts'
+import { EMAIL } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
+import { isUuid } from '../../../shared/store/rows/context.ts'
 import { readJsonObject } from '../../http/body.ts'
 import type { Context } from '../../http/context.ts'
 
 const BODY_BYTES = 65_536
-const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
 export interface Fields {
-  /** Between `min` and `max` characters; `label` names it in what is said of it. */
+  /** Between `min` and `max` characters; errors name it by `label`. */
   required(name: string, label: string, min?: number, max?: number): string
   optional(name: string): string | undefined
   email(name: string): string
   uuid(name: string): string
   flag(name: string): boolean | undefined
-  /** Errors: 400 with an issue for each bad field. */
+  /** Errors: 400 with one issue per bad field. */
   check(): void
 }
 
@@ -58,7 +61,7 @@ export async function readFields(ctx: Context): Promise<Fields> {
     },
     uuid(name) {
       const value = optional(name) ?? ''
-      if (!UUID.test(value)) complain(name, `${name} must be an id`)
+      if (!isUuid(value)) complain(name, `${name} must be an id`)
       return value.toLowerCase()
     },
     flag(name) {
@@ -76,7 +79,7 @@ export async function readFields(ctx: Context): Promise<Fields> {
   }
 }
 
-// reCAPTCHA: asked for only where a secret is configured, for the server or for the Project's site.
+// reCAPTCHA: required only if a secret is configured for the server or for the Project's site.
 
 const PATIENCE_MS = 5000
 
@@ -97,7 +100,7 @@ export async function verifyCaptcha(
 ): Promise<void> {
   const sites = verifyingSites(project)
   const named = sites.find(({ recaptchaSiteKey }) => recaptchaSiteKey === siteKey)
-  // A key that nobody knows is no way around: its tokens do not stand up to another secret.
+  // An unknown key cannot bypass the check: its tokens fail against another secret.
   const site = named ?? (config.recaptchaSecret === undefined ? sites[0] : undefined)
   const secret = site?.recaptchaSecretKey ?? config.recaptchaSecret
   if (secret === undefined) return
@@ -125,8 +128,7 @@ interface VerifyingSite {
 }
 
 function verifyingSites(project: Resource | undefined): readonly VerifyingSite[] {
-  const sites = Array.isArray(project?.site) ? project.site.filter(isObject) : []
-  return sites.flatMap(({ recaptchaSiteKey, recaptchaSecretKey }) =>
+  return toObjects(project?.site).flatMap(({ recaptchaSiteKey, recaptchaSecretKey }) =>
     typeof recaptchaSecretKey === 'string' ? [{ recaptchaSiteKey, recaptchaSecretKey }] : [],
   )
 }

@@ -1,57 +1,57 @@
-/** From a proven identity to a Login with a membership and a code, in as many steps as it takes. */
+/** Steps from a proven identity to a Login with a membership and a code. */
 
-import { isAllowedFrom, systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { system } from '../../../shared/access/project-context.ts'
+import { grantedScope, isWordWithin, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/core/errors.ts'
-import {
-  parseReference,
-  type Resource,
-  referenceIn,
-  referenceTo,
-} from '../../../shared/fhir/resource.ts'
+import { type Resource, referenceIn, referenceTo, targetIn } from '../../../shared/fhir/resource.ts'
 import { policyReferences } from '../../../shared/identity/memberships.ts'
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
 import { projectOfUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { find } from '../../../shared/store/lookups.ts'
-import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import { equals, find, readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import {
   bindLogin,
   classifySender,
   isBoundToBrowser,
+  isFromSameBrowser,
   newBinding,
   rememberSignIn,
   sessionCookie,
   setCookie,
 } from '../browser.ts'
+import { chooseMembership, consent, issueCode } from '../login-states.ts'
 import {
-  connection,
+  changeLogin,
+  createLogin,
   hashSecret,
   loginClientId,
   loginExpiry,
   loginUserId,
   newLoginSecret,
-  patchLogin,
+  readLogin,
   requireOpen,
 } from '../login-store.ts'
-import { type App, requestedScope, type SignInRequest } from './apps.ts'
-import { readEnrollment } from './mfa.ts'
+import { type App, launchElements, type SignInRequest } from './apps.ts'
+import type { Fields } from './fields.ts'
+import { neededFactor, readEnrollment } from './mfa.ts'
 
 type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
 
-const system = systemPrincipal(SYSTEM_PROJECT)
+/** A reply of the sign-in: the next step, or the code to exchange for tokens. */
+export type LoginStep = Readonly<Record<string, unknown>>
+
 const MEMBERSHIPS = 1000
 const SESSION_SECONDS = 3600
 
 export interface LoginOptions {
-  /** A membership will be made later. */
+  /** The membership is created later. */
   readonly isRegistration?: true
-  /** Nobody is there to choose: this membership, or the first one that fits. */
+  /** Without a person to choose: this membership, or the first match. */
   readonly choose?: { readonly membershipId: string | undefined }
-  /** True when the Project's own administrators have named the provider. */
+  /** True when administrators of the Project configured the provider. */
   readonly isProjectProvider?: boolean
-  /** The browser has shown otherwise than by its headers that it began this on one of our pages. */
+  /** The browser has proven by more than its headers that it began this on one of our pages. */
   readonly isFromPage?: boolean
 }
 
@@ -63,8 +63,8 @@ interface Beginning {
 }
 
 /**
- * A Login of this User; with its membership, if exactly one fits. Undefined when none does and
- * neither a new Project nor a registration is under way. Errors: 400.
+ * Creates a Login of this User, with its membership if exactly one matches. Returns undefined if none matches and
+ * neither a new Project nor a registration is in progress. Errors: 400.
  */
 export async function beginLogin(
   services: Services,
@@ -79,41 +79,33 @@ export async function beginLogin(
   if (memberships.length === 0 && !isBare) return undefined
   const only = pick(memberships, options.choose)
   if (options.choose !== undefined && only === undefined) return undefined
-  const scope = requestedScope(request)
+  const scope = grantedScope(request.scope)
   const isFromPage = options.isFromPage ?? classifySender(ctx, services.config) === 'page'
   const binding = isFromPage && options.choose === undefined ? newBinding() : undefined
-  const login: Resource = {
-    resourceType: 'Login',
+  const login = {
     user: { reference: referenceTo(user) },
     authMethod: method,
     authTime: new Date().toISOString(),
     expires: loginExpiry(client?.id),
     scope,
-    ...(client === undefined ? {} : { client: { reference: referenceTo(client) } }),
-    ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
-    ...(request.resourceType === undefined ? {} : { profileType: request.resourceType }),
-    ...given('browser', binding?.digest),
-    ...given('nonce', request.nonce),
-    ...given('codeChallenge', request.codeChallenge),
-    ...given('codeChallengeMethod', request.codeChallengeMethod),
-    ...given('redirectUri', request.redirectUri),
-    ...(launch === undefined ? {} : { launch: { reference: `SmartAppLaunch/${launch.id}` } }),
-    ...(launch?.patient === undefined
-      ? {}
-      : { patient: { reference: `Patient/${launch.patient}` } }),
-    ...(launch?.encounter === undefined
-      ? {}
-      : { encounter: { reference: `Encounter/${launch.encounter}` } }),
-    ...connection(ctx.ip, ctx.get('User-Agent')),
-    ...(isTrustedForProject(user, projectId, options) ? { vouchedBy: 'project' } : {}),
+    client: client && { reference: referenceTo(client) },
+    project: projectId === undefined ? undefined : { reference: `Project/${projectId}` },
+    profileType: request.resourceType,
+    browser: binding?.digest,
+    nonce: request.nonce,
+    codeChallenge: request.codeChallenge,
+    codeChallengeMethod: request.codeChallengeMethod,
+    redirectUri: request.redirectUri,
+    ...launchElements(launch),
+    vouchedBy: isTrustedForProject(user, projectId, options) ? 'project' : undefined,
   }
-  const chosen = only === undefined ? login : await storeLoginMembership(services, ctx, login, only)
-  const stored = parseVersion(await services.repository.create(system, chosen))
+  const chosen = only && (await membershipElements(services, ctx, login, only))
+  const stored = await createLogin(services, ctx, { ...login, ...chosen })
   if (binding !== undefined) bindLogin(ctx, services.config, stored.id ?? '', binding.secret)
   return stored
 }
 
-/** A Project's own provider is trusted with its own Users; others it only lets into the Project. */
+/** A Project's own provider is trusted with its own Users; for others it only grants access to the Project. */
 export function isTrustedForProject(
   user: Resource,
   projectId: string | undefined,
@@ -132,19 +124,14 @@ function pick(
   return memberships.find(({ id }) => membershipId === undefined || id === membershipId)
 }
 
-function given(name: string, value: string | undefined) {
-  return value === undefined ? {} : { [name]: value }
-}
-
-/** Active ones, in the Project if it is known, with a profile of the type if one is wanted. */
+/** Returns active memberships, filtered by Project and profile type if given. */
 export async function membershipsFor(
   { repository }: Services,
   user: Resource,
   projectId: string | undefined,
   profileType?: string,
 ): Promise<Resource[]> {
-  const values = [referenceTo(user)]
-  const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
+  const condition = equals('user', 'reference', referenceTo(user))
   const found = await find(repository, system, 'ProjectMembership', {
     conditions: [condition],
     count: MEMBERSHIPS,
@@ -155,17 +142,17 @@ export async function membershipsFor(
       active !== false &&
       (home === undefined || referenceIn(project) === `Project/${home}`) &&
       (projectId === undefined || referenceIn(project) === `Project/${projectId}`) &&
-      (profileType === undefined || parseReference(referenceIn(profile))?.type === profileType),
+      (profileType === undefined || targetIn(profile)?.type === profileType),
   )
 }
 
-/** The Login with this membership, which its User has. Errors: 400. */
-export async function storeLoginMembership(
+/** Returns the elements of a Login with this membership of its User. Errors: 400. */
+export async function membershipElements(
   { principals }: Services,
   ctx: Context,
-  login: Resource,
+  login: Readonly<Record<string, unknown>>,
   membership: Resource,
-): Promise<Resource> {
+): Promise<Readonly<Record<string, unknown>>> {
   const home = referenceIn(login.project)
   const isElsewhere = home !== undefined && home !== referenceIn(membership.project)
   if (isElsewhere || referenceIn(membership.user) !== referenceIn(login.user)) {
@@ -174,7 +161,9 @@ export async function storeLoginMembership(
   if (membership.active === false) throw badRequest('Profile not active')
   const session = await principals.forMembership(membership.id ?? '')
   if (session === undefined) throw badRequest('Profile not found')
-  if (!isAllowedFrom(session.principal.ipRules, ctx.ip)) throw badRequest('IP address not allowed')
+  if (session.principal.allowsAddress?.(ctx.ip) === false) {
+    throw badRequest('IP address not allowed')
+  }
   const { project } = session.principal
   if (project.features.includes('google-auth-required') && login.authMethod !== 'google') {
     throw badRequest('Google authentication is required')
@@ -186,7 +175,6 @@ export async function storeLoginMembership(
   }
   const type = session.profile.resourceType
   return {
-    ...login,
     project: { reference: `Project/${project.id}` },
     membership: { reference: referenceTo(membership) },
     profileType: type,
@@ -196,39 +184,38 @@ export async function storeLoginMembership(
   }
 }
 
-/** Returns the next step of the sign-in, or the code that becomes tokens. Errors: 400. */
+/** Returns the next step of the sign-in, or the code. Errors: 400. */
 export async function loginResult(
   services: Services,
   ctx: Context,
   login: Resource,
-): Promise<Record<string, unknown>> {
+): Promise<LoginStep> {
   const next = await nextStep(services, login)
   if (next !== undefined) return next
-  const result = await issueCode(services, ctx, login)
+  const result = await withCode(services, ctx, login)
   await rememberSignIn(services, ctx, login)
   return result
 }
 
-/** Undefined when nothing is missing. Errors: 400. */
-export async function nextStep(
-  services: Services,
-  login: Resource,
-): Promise<Record<string, unknown> | undefined> {
+/** Returns undefined when no step is missing. Errors: 400. */
+async function nextStep(services: Services, login: Resource): Promise<LoginStep | undefined> {
   requireOpen(login)
   const id = login.id ?? ''
   const userId = loginUserId(login)
-  // A registration of a known address: its Login looks like any other.
+  // A registration of a known address looks like any other.
   if (userId === undefined) return { login: id }
   const user = await readUser(services.repository, userId)
   if (user === undefined || hasLostPassword(login, user)) throw badRequest('Login revoked', 'login')
-  if (login.authMethod === 'password' && login.mfaVerified !== true) {
-    if (user.mfaEnrolled === true) return { login: id, mfaRequired: true }
-    if (user.mfaRequired === true) {
-      return { login: id, mfaEnrollRequired: true, ...(await readEnrollment(services, user)) }
-    }
+  const factor = await neededFactor(services, login, user)
+  if (factor === 'app') return { login: id, mfaRequired: true, mfaMethods: ['totp'] }
+  if (factor === 'mail') {
+    return { login: id, mfaRequired: true, mfaMethods: ['email'], email: user.email }
+  }
+  if (factor === 'new app') {
+    return { login: id, mfaEnrollRequired: true, ...(await readEnrollment(services, user)) }
   }
   if (login.membership !== undefined) return undefined
-  const projectId = parseReference(referenceIn(login.project))?.id
+  const projectId = targetIn(login.project)?.id
   const type = typeof login.profileType === 'string' ? login.profileType : undefined
   const memberships = await membershipsFor(services, user, projectId, type)
   if (memberships.length < 2) return { login: id }
@@ -240,10 +227,10 @@ function summary({ id, project, profile, identifier }: Resource) {
 }
 
 /**
- * Every call makes another code; the one before is worth nothing. A sign-in on our pages becomes a session of its
- * browser with the client; what came of a session takes its place only once the person has consented. Errors: 400.
+ * Issues a code, which invalidates the previous one. A sign-in on our pages becomes a session of the browser with the
+ * client; a Login made from a session replaces it only after consent. Errors: 400.
  */
-export async function issueCode(
+export async function withCode(
   services: Services,
   ctx: Context,
   login: Resource,
@@ -254,14 +241,10 @@ export async function issueCode(
   const isSession =
     isBoundToBrowser(login) && (login.bySession !== true || login.consented === true)
   const cookie = clientId === undefined || !isSession ? undefined : newLoginSecret(id)
-  await patchLogin(services, id, (current) => {
-    requireOpen(current)
-    return {
-      ...current,
-      code: hashSecret(code),
-      ...(cookie === undefined ? {} : { cookie: hashSecret(cookie) }),
-    }
-  })
+  const cookieDigest = cookie && hashSecret(cookie)
+  await changeLogin(services, login, (current) =>
+    issueCode(current, hashSecret(code), cookieDigest),
+  )
   if (cookie !== undefined && clientId !== undefined) {
     setCookie(ctx, services.config, {
       name: sessionCookie(clientId),
@@ -270,4 +253,88 @@ export async function issueCode(
     })
   }
   return { login: id, code }
+}
+
+/** `profile` is the id of a ProjectMembership, despite its name. Errors: 400. */
+export async function chooseProfile(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+): Promise<LoginStep> {
+  const login = await openLogin(services, ctx, fields)
+  const id = fields.required('profile', 'Profile')
+  fields.check()
+  if (login.membership !== undefined) throw badRequest('Login profile already set', 'login')
+  const membership = await readRegistry(services.repository, 'ProjectMembership', id)
+  if (membership === undefined) throw badRequest('Profile not found', 'profile')
+  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
+}
+
+/** Stores the membership in the Login. Errors: 400. */
+export async function choose(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+  membership: Resource,
+): Promise<Resource> {
+  const chosen = await membershipElements(services, ctx, login, membership)
+  return await changeLogin(services, login, (current) => chooseMembership(current, chosen))
+}
+
+/** Stores the allowed scope: the requested one, or fewer SMART words. Errors: 400. */
+export async function chooseScope(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+): Promise<LoginStep> {
+  const login = await openLogin(services, ctx, fields)
+  const scope = fields.required('scope', 'Scope')
+  fields.check()
+  const asked = String(login.scope ?? '')
+  // Without SMART words a scope would grant more than with them.
+  const isWider = smartScopes(asked).length > 0 && smartScopes(scope).length === 0
+  const words = scope.trim().split(/\s+/)
+  if (isWider || !words.every((word) => isWordWithin(word, asked))) {
+    throw badRequest('Invalid scope', 'scope')
+  }
+  const next = await changeLogin(services, login, (current) => consent(current, words.join(' ')))
+  return await loginResult(services, ctx, next)
+}
+
+/** Returns the Login that `login` names. Errors: 400. */
+export async function openLogin(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+): Promise<Resource> {
+  const id = fields.uuid('login')
+  fields.check()
+  return await requireLogin(services, ctx, id)
+}
+
+/** Returns the Login if this browser may continue it; other browsers learn nothing about it. Errors: 400. */
+export async function requireLogin(
+  services: Services,
+  ctx: Context,
+  id: string,
+): Promise<Resource> {
+  const login = await readLogin(services, id)
+  if (login === undefined || !isFromSameBrowser(ctx, services.config, login)) {
+    throw badRequest('Login not found', 'login')
+  }
+  requireOpen(login)
+  return login
+}
+
+/** Returns the current step. Codes go only to the browser that began the sign-in, or need a verifier. Errors: 400. */
+export async function resumeLogin(
+  services: Services,
+  ctx: Context,
+  id: string,
+): Promise<LoginStep> {
+  const login = await requireLogin(services, ctx, id)
+  const next = await nextStep(services, login)
+  if (next !== undefined) return next
+  const mayHaveCode = isBoundToBrowser(login) || login.codeChallenge !== undefined
+  return mayHaveCode ? await withCode(services, ctx, login) : { login: id }
 }

@@ -1,8 +1,8 @@
-/** Changing a password, and proving an address by the link that was mailed to it. */
+/** Password changes, and links by mail that prove an address. */
+
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { SYSTEM_PROJECT, system } from '../../../shared/access/project-context.ts'
 import { badRequest } from '../../../shared/core/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import { anonymousGuess, forgiveGuesses } from '../../../shared/identity/guesses.ts'
@@ -25,17 +25,16 @@ import {
 import { countEvent } from '../../../shared/redis/limiter.ts'
 import type { Redis } from '../../../shared/redis/redis.ts'
 import type { Services } from '../../../shared/request/services.ts'
+import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { rateLimitAddress } from '../../middleware/limits.ts'
 import { rememberDevice, renewDevice } from '../browser.ts'
-import { audit } from '../login-store.ts'
+import { audit } from '../sign-in-audit.ts'
 import type { Fields } from './fields.ts'
 import { readCaptcha, verifyCaptcha } from './fields.ts'
 
 const MAILS_AN_HOUR = 3
-const system = systemPrincipal(SYSTEM_PROJECT)
-
-/** Ends the User's other logins. Errors: 400, 429. */
+/** Changes the password and ends the User's other logins. Errors: 400, 429. */
 export async function changePassword(
   services: Services,
   ctx: Context,
@@ -60,19 +59,16 @@ export async function changePassword(
   audit(services, ctx, { ...event, outcome: '0', what: 'Password changed' })
 }
 
-/** The answer is the same, and as fast, whether there is such a User or not. */
-export async function requestReset(
-  services: Services,
-  fields: Fields,
-  project: (id: string) => Promise<Resource | undefined>,
-): Promise<void> {
+/** Reply and duration are the same for known and unknown Users. */
+export async function requestReset(services: Services, fields: Fields): Promise<void> {
   const email = fields.email('email')
   const projectId = fields.optional('projectId')
   const redirectUri = fields.optional('redirectUri')
   const sendEmail = fields.flag('sendEmail') ?? true
   const captcha = readCaptcha(fields)
   fields.check()
-  const home = projectId === undefined ? undefined : await project(projectId)
+  const { repository } = services
+  const home = await readRegistry(repository, 'Project', projectId ?? '')
   await verifyCaptcha(services, captcha, home)
   const work = makeReset(services, { email, projectId, redirectUri, sendEmail })
   work.catch((cause: unknown) => services.log.error({ cause }, 'A password reset was lost'))
@@ -99,7 +95,7 @@ async function makeReset(
   }
 }
 
-/** False for a User who has got enough links within the hour; counts one more. */
+/** Counts a link, and returns false above the hourly limit of the User. */
 export async function allowPasswordMail(redis: Redis, user: Resource): Promise<boolean> {
   return (await countEvent(redis, `botica:resets:${user.id}`, 3600)) <= MAILS_AN_HOUR
 }
@@ -116,7 +112,7 @@ export async function usePasswordLink(
   fields.check()
   await requireGoodPassword(password, 'password', services.config)
   const address = rateLimitAddress(ctx.ip)
-  // One turn for both: a link is not used up where there is no room to hash the password.
+  // One queue slot for both: without room to hash the password, the link remains usable.
   const userId = await services.hashing.run(
     { account: id, address, trust: 'stranger' },
     async () => {
@@ -140,8 +136,8 @@ export async function usePasswordLink(
 }
 
 /**
- * Strangers may have paused the sign-ins at this account; the person with the mailbox is not one of them. Only a
- * second factor, which no mail proves, is still required from an unknown device.
+ * Removes pauses that strangers caused at this account: the link proves access to the mailbox. An unknown device
+ * still needs the second factor, which no mail proves.
  */
 async function welcomeBack(services: Services, ctx: Context, userId: string): Promise<void> {
   const user = await readUser(services.repository, userId)
@@ -156,7 +152,7 @@ export async function verifyEmail(services: Services, fields: Fields): Promise<v
   const secret = fields.required('secret', 'Secret')
   fields.check()
   const redeemed = await redeemSecurityRequest(services, id, secret, ['verify-email'])
-  // Not a proof of whose the User is: who reads the mail need not be who has set the password.
+  // No proof of ownership: the mailbox and the password of a User may belong to different people.
   await patchUser(services.repository, redeemed.userId, (user) => {
     requireSameAddress(user, redeemed)
     return { emailVerified: true }

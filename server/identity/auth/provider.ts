@@ -1,27 +1,27 @@
-/** An external identity provider: who holds its token, what a code of its is worth. */
+/** External identity providers: verifies tokens and redeems codes. */
+
 import { hash, randomBytes, randomUUID } from 'node:crypto'
-import { decodeProtectedHeader, importJWK, type JWK, jwtVerify } from 'jose'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { badRequest, tooManyRequests } from '../../../shared/core/errors.ts'
-import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
+import { decodeProtectedHeader } from 'jose'
+import { system } from '../../../shared/access/project-context.ts'
+import { attempt, badRequest, tooManyRequests } from '../../../shared/core/errors.ts'
+import { isObject, type Resource, toObjects } from '../../../shared/fhir/resource.ts'
 import { fetchOutbound } from '../../../shared/outbound/fetch-outside.ts'
 import { proveByProvider } from '../../../shared/projects/ownership.ts'
 import { createUser, findUserForSignIn } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { escapeValue } from '../../../shared/search/language/values.ts'
-import { find } from '../../../shared/store/lookups.ts'
+import { equals, find, readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
-import type { ClientKeys } from '../clients/clients.ts'
-import { audit } from '../login-store.ts'
+import { type ClientKeys, verifyJwt } from '../clients/assertions.ts'
+import { audit } from '../sign-in-audit.ts'
 import { type App, findApp, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
-import { beginLogin, isTrustedForProject, loginResult } from './login-steps.ts'
-import { readProject, requireOpenRegistration } from './register.ts'
+import { beginLogin, isTrustedForProject, type LoginStep, loginResult } from './login-steps.ts'
+import { requireOpenRegistration } from './register.ts'
 
 const MAX_BYTES = 262_144
 const PATIENCE_MS = 10_000
-/** A person who needs longer at the provider begins again. */
+/** Time for the sign-in at the provider. */
 export const VERIFIER_SECONDS = 600
 
 export interface Provider {
@@ -38,12 +38,12 @@ export interface Provider {
 /** The owner of a token, as the provider describes them. */
 export interface Identity {
   readonly email: string | undefined
-  /** The provider itself says that it has not verified the address. */
+  /** The provider states that it has not verified the address. */
   readonly isUnverified: boolean
   readonly subject: string | undefined
 }
 
-/** The `identityProvider` of a client or a domain; undefined where there is none. */
+/** Returns the `identityProvider` of a client or a domain; undefined if absent. */
 export function parseIdentityProvider(resource: Resource | undefined): Provider | undefined {
   const value = resource?.identityProvider
   if (!isObject(value)) return undefined
@@ -60,14 +60,11 @@ export function parseIdentityProvider(resource: Resource | undefined): Provider 
   }
 }
 
-/** One statement. */
 export async function providerOfDomain(
   { repository }: Services,
   domain: string,
 ): Promise<Provider | undefined> {
-  const values = [escapeValue(domain)]
-  const condition = { code: 'domain', type: 'token', modifier: undefined, values } as const
-  const system = systemPrincipal(SYSTEM_PROJECT)
+  const condition = equals('domain', 'token', escapeValue(domain))
   const [found] = await find(repository, system, 'DomainConfiguration', {
     conditions: [condition],
     count: 1,
@@ -76,8 +73,8 @@ export async function providerOfDomain(
 }
 
 /**
- * Where the browser goes; it comes back to `/auth/external` with `state`. The verifier of a provider that
- * wants one stays here: `state` names it. Errors: 400 where its address is none.
+ * Returns the provider's address for the browser, which returns to `/auth/external` with `state`. The PKCE verifier,
+ * if required, stays here; `state` refers to it. Errors: 400 for an invalid address.
  */
 export async function buildAuthorizeUrl(
   { config, redis }: Services,
@@ -85,7 +82,7 @@ export async function buildAuthorizeUrl(
   state: Readonly<Record<string, unknown>>,
 ): Promise<string> {
   const isWeb = /^https?:/i.test(provider.authorizeUrl) && URL.canParse(provider.authorizeUrl)
-  if (!isWeb) throw badRequest('The address of the identity provider is none', 'email')
+  if (!isWeb) throw badRequest('The identity provider URL is invalid', 'email')
   const url = new URL(provider.authorizeUrl)
   url.searchParams.set('response_type', 'code')
   url.searchParams.set('client_id', provider.clientId)
@@ -104,7 +101,7 @@ export async function buildAuthorizeUrl(
   return url.href
 }
 
-/** Once. Errors: 400. */
+/** Returns the verifier once. Errors: 400. */
 export async function takeVerifier({ redis }: Services, pkce: string): Promise<string> {
   const verifier = await redis.getdel(verifierKey(pkce))
   if (verifier === null) throw badRequest('Invalid state', 'state')
@@ -115,7 +112,7 @@ function verifierKey(pkce: string): string {
   return `botica:provider-verifier:${pkce}`
 }
 
-/** Errors: 400 when the provider does not know the token, 429 when it wants us to wait. */
+/** Errors: 400 for a token unknown to the provider, 429 when it rate-limits us. */
 export async function fetchIdentity(
   services: Services,
   provider: Provider,
@@ -132,7 +129,7 @@ export async function fetchIdentity(
   }
 }
 
-/** The access token that a code of the provider becomes. Errors: 400, 429. */
+/** Exchanges a code of the provider for its access token. Errors: 400, 429. */
 export async function redeemCode(
   services: Services,
   provider: Provider,
@@ -166,7 +163,7 @@ interface Question {
   readonly form?: URLSearchParams
 }
 
-/** The caller only learns that the provider refused; its reasons are not passed on. */
+/** Hides the provider's reasons from the caller. */
 async function ask(
   { config, log }: Services,
   url: string,
@@ -188,35 +185,28 @@ async function ask(
   })
   if (answer.status === 429) throw tooManyRequests(60)
   if (answer.status !== 200) throw badRequest('Identity provider refused')
-  try {
-    const value: unknown = JSON.parse(answer.body.toString('utf8'))
-    if (isObject(value)) return value
-  } catch {
-    // Falls through: no JSON is no answer.
-  }
-  throw badRequest('Identity provider gave no usable answer')
+  const value = attempt<unknown>(() => JSON.parse(answer.body.toString('utf8')))
+  if (isObject(value)) return value
+  throw badRequest('Identity provider returned an invalid response')
 }
 
 // Sign-in by Google: an ID token of its button (https://developers.google.com/identity/gsi/web/guides/verify-google-id-token).
 
 const ISSUERS = ['https://accounts.google.com', 'accounts.google.com']
-const SKEW_SECONDS = 30
 const LONGEST = 16_384
-const system = systemPrincipal(SYSTEM_PROJECT)
-
 interface Person {
   readonly email: string
   readonly firstName: string
   readonly lastName: string
 }
 
-/** Errors: 400; `createUser` registers whom we do not know, where registration is open. */
+/** Errors: 400. `createUser` registers unknown users if registration is open. */
 export async function logInByGoogle(
   services: Services,
   ctx: Context,
   keys: ClientKeys,
   fields: Fields,
-): Promise<Record<string, unknown>> {
+): Promise<LoginStep> {
   const googleClientId = fields.required('googleClientId', 'Google client')
   const credential = fields.required('googleCredential', 'Google credential', 1, LONGEST)
   const mayCreate = fields.flag('createUser') === true
@@ -225,7 +215,9 @@ export async function logInByGoogle(
   const named = await findApp(services, ctx, request)
   const app = { ...named, projectId: await projectFor(services, named, googleClientId) }
   const project =
-    app.projectId === undefined ? undefined : await readProject(services, app.projectId)
+    app.projectId === undefined
+      ? undefined
+      : await readRegistry(services.repository, 'Project', app.projectId)
   if (!isOurs(services, project, googleClientId)) {
     throw badRequest('Invalid googleClientId', 'googleClientId')
   }
@@ -250,8 +242,8 @@ export async function logInByGoogle(
 }
 
 /**
- * Finds the Project that the request names, or else the one whose site has the Google client. Undefined when
- * several have it.
+ * Returns the Project named by the request, otherwise the one whose site has the Google client; undefined if several
+ * have it.
  */
 async function projectFor(
   { config, repository }: Services,
@@ -260,13 +252,7 @@ async function projectFor(
 ): Promise<string | undefined> {
   const isNamed = projectId !== undefined || isNewProject
   if (isNamed || googleClientId === config.googleClientId) return projectId
-  const values = [escapeValue(googleClientId)]
-  const condition = {
-    code: 'google-client-id',
-    type: 'token',
-    modifier: undefined,
-    values,
-  } as const
+  const condition = equals('google-client-id', 'token', escapeValue(googleClientId))
   const [only, another] = await find(repository, system, 'Project', {
     conditions: [condition],
     count: 2,
@@ -274,19 +260,19 @@ async function projectFor(
   return another === undefined ? only?.id : undefined
 }
 
-/** True for a client of the service, or of a site of the Project that is signed in to. */
+/** True for a client of the service, or of a site of the requested Project. */
 function isOurs(
   { config }: Services,
   project: Resource | undefined,
   googleClientId: string,
 ): boolean {
-  const sites = Array.isArray(project?.site) ? project.site.filter(isObject) : []
+  const sites = toObjects(project?.site)
   return [config.googleClientId, ...sites.map((site) => site.googleClientId)].includes(
     googleClientId,
   )
 }
 
-/** Undefined for a token that is not Google's, not meant for this client, or of an unproven address. */
+/** Returns undefined for tokens not issued by Google, for another client, or of an unverified address. */
 async function verifyGoogleToken(
   { config, log }: Services,
   keys: ClientKeys,
@@ -294,10 +280,11 @@ async function verifyGoogleToken(
   audience: string,
 ): Promise<Person | undefined> {
   try {
+    const rules = { issuer: ISSUERS, audience, requiredClaims: ['exp', 'sub', 'email'] }
     const { kid = '' } = decodeProtectedHeader(token)
     const candidates = (await keys.at(config.googleJwksUrl, kid)).filter((key) => key.kid === kid)
     for (const jwk of candidates) {
-      const claims = await verified(token, jwk, audience)
+      const claims = await verifyJwt(token, jwk, 'RS256', rules)
       if (claims !== undefined) return personIn(claims)
     }
   } catch (error) {
@@ -305,24 +292,6 @@ async function verifyGoogleToken(
     log.info({ reason }, 'A Google credential could not be checked')
   }
   return undefined
-}
-
-async function verified(token: string, jwk: JWK, audience: string) {
-  // RS256 only: a public key never serves as a shared secret.
-  if (jwk.kty !== 'RSA') return undefined
-  try {
-    const { kty, n = '', e = '' } = jwk
-    const { payload } = await jwtVerify(token, await importJWK({ kty, n, e }, 'RS256'), {
-      algorithms: ['RS256'],
-      issuer: ISSUERS,
-      audience,
-      clockTolerance: SKEW_SECONDS,
-      requiredClaims: ['exp', 'sub', 'email'],
-    })
-    return payload
-  } catch {
-    return undefined
-  }
 }
 
 function personIn(claims: Readonly<Record<string, unknown>>): Person | undefined {

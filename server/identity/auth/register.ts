@@ -1,7 +1,8 @@
-/** Self registration: a new User, then a Project of their own or a place among a Project's patients. */
+/** Self-registration: a new User with a new Project, or as a patient of an existing one. */
+
 import { hashPassword, requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { SYSTEM_PROJECT, system } from '../../../shared/access/project-context.ts'
+import { grantedScope } from '../../../shared/access/scopes.ts'
 import { badRequest, HttpError } from '../../../shared/core/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { addMail } from '../../../shared/outbound/mails.ts'
@@ -11,31 +12,27 @@ import { createSecurityRequest } from '../../../shared/projects/security-request
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
 import { createUser, findUser, projectOfUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { rateLimitAddress } from '../../middleware/limits.ts'
-import { connection, loginExpiry, loginUserId } from '../login-store.ts'
-import { type App, findApp, requestedScope, type SignInRequest, signInRequest } from './apps.ts'
-import type { Fields } from './fields.ts'
-import { readCaptcha, verifyCaptcha } from './fields.ts'
-import { beginLogin, loginResult } from './login-steps.ts'
-import { readOpenLogin, setLoginMembership } from './password-login.ts'
+import { createLogin, loginExpiry, loginUserId } from '../login-store.ts'
+import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
+import { type Fields, readCaptcha, verifyCaptcha } from './fields.ts'
+import { beginLogin, choose, type LoginStep, loginResult, openLogin } from './login-steps.ts'
 import { allowPasswordMail } from './passwords.ts'
 
 const SHORTEST_EMAIL = 3
 const LONGEST_EMAIL = 72
 const LONGEST_NAME = 128
-const system = systemPrincipal(SYSTEM_PROJECT)
-
 /**
- * A User of the named Project, else a server scoped one. For an address that is registered the answer is the
- * same, with a Login that leads nowhere: only the mail says so, to whom the address belongs. Errors: 400, 429.
+ * Creates a User of the named Project, otherwise a server-scoped one. A registered address gets the same reply, with
+ * an unusable Login: only a mail informs its owner. Errors: 400, 429.
  */
 export async function registerUser(
   services: Services,
   ctx: Context,
   fields: Fields,
-): Promise<Record<string, unknown>> {
+): Promise<LoginStep> {
   const firstName = fields.required('firstName', 'First name', 1, LONGEST_NAME)
   const lastName = fields.required('lastName', 'Last name', 1, LONGEST_NAME)
   fields.required('email', 'Email', SHORTEST_EMAIL, LONGEST_EMAIL)
@@ -46,7 +43,10 @@ export async function registerUser(
   fields.check()
   const app = await findApp(services, ctx, request)
   const { projectId } = app
-  const project = projectId === undefined ? undefined : await readProject(services, projectId)
+  const project =
+    projectId === undefined
+      ? undefined
+      : await readRegistry(services.repository, 'Project', projectId)
   requireOpenRegistration(services, project)
   await verifyCaptcha(services, captcha, project)
   await requireGoodPassword(password, 'password', services.config)
@@ -72,32 +72,29 @@ export async function registerUser(
             isRegistration: true,
           },
         })
-  // The answer does not wait for it, as what is mailed differs.
+  // Not awaited: the mails of the two cases take different times.
   const mailed = mailOwner(services, email, projectId, user)
   mailed.catch((cause: unknown) => services.log.error({ cause }, 'A registration was not mailed'))
   return { login: login?.id }
 }
 
-/** A Login of nobody, for an address that is registered already. */
+/** Creates an unusable Login, for an address that is already registered. */
 async function beginNothing(
-  { repository }: Services,
+  services: Services,
   ctx: Context,
   { app, request }: { readonly app: App; readonly request: SignInRequest },
 ): Promise<Resource> {
   const { client, projectId } = app
-  const written = await repository.create(system, {
-    resourceType: 'Login',
+  return await createLogin(services, ctx, {
     authMethod: 'password',
     authTime: new Date().toISOString(),
     expires: loginExpiry(client?.id),
-    scope: requestedScope(request),
-    ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
-    ...connection(ctx.ip, ctx.get('User-Agent')),
+    scope: grantedScope(request.scope),
+    project: projectId === undefined ? undefined : { reference: `Project/${projectId}` },
   })
-  return parseVersion(written)
 }
 
-/** Mails the owner of the address that it was registered, or that somebody tried. */
+/** Mails the owner of the address about the registration or the attempt. */
 async function mailOwner(
   { repository, redis, database, config }: Services,
   email: string,
@@ -112,18 +109,18 @@ async function mailOwner(
   await addMail(database, projectId ?? SYSTEM_PROJECT.id, text(config, email, link))
 }
 
-/** Errors: 400 unless anybody may register, here or in this Project. */
+/** Errors: 400 if registration is closed, here or in this Project. */
 export function requireOpenRegistration({ config }: Services, project: Resource | undefined): void {
   if (config.registerEnabled || project?.defaultPatientAccessPolicy !== undefined) return
   throw badRequest('Registration is disabled')
 }
 
-/** Project, profile, admin membership and default client, or none of them. Errors: 400. */
+/** Creates the Project, profile, admin membership and default client in one transaction. Errors: 400. */
 export async function registerProject(
   services: Services,
   ctx: Context,
   fields: Fields,
-): Promise<Record<string, unknown>> {
+): Promise<LoginStep> {
   const name = fields.required('projectName', 'Project name', 4, 72)
   const { login, user } = await bareLogin(services, ctx, fields)
   const isOpen = services.config.registerEnabled && projectOfUser(user) === undefined
@@ -134,15 +131,15 @@ export async function registerProject(
   return await finish(services, ctx, login, membership)
 }
 
-/** The User becomes a patient under the Project's policy for patients. Errors: 400. */
+/** Makes the User a patient under the Project's patient policy. Errors: 400. */
 export async function registerPatient(
   services: Services,
   ctx: Context,
   fields: Fields,
-): Promise<Record<string, unknown>> {
+): Promise<LoginStep> {
   const projectId = fields.uuid('projectId')
   const { login, user } = await bareLogin(services, ctx, fields)
-  const project = await readProject(services, projectId)
+  const project = await readRegistry(services.repository, 'Project', projectId)
   const policy = project?.defaultPatientAccessPolicy
   const isOpen = isObject(policy) && typeof policy.reference === 'string'
   if (!isOpen || projectOfUser(user) !== projectId) {
@@ -165,7 +162,7 @@ async function bareLogin(
   ctx: Context,
   fields: Fields,
 ): Promise<{ login: Resource; user: Resource }> {
-  const login = await readOpenLogin(services, ctx, fields)
+  const login = await openLogin(services, ctx, fields)
   if (login.membership !== undefined) throw badRequest('Login already has a membership', 'login')
   const userId = loginUserId(login)
   if (userId === undefined) throw badRequest('Please follow the link in the mail', 'login')
@@ -179,19 +176,7 @@ async function finish(
   ctx: Context,
   login: Resource,
   membership: Resource | undefined,
-): Promise<Record<string, unknown>> {
-  if (membership === undefined) throw new Error('A registration made no membership')
-  return await loginResult(
-    services,
-    ctx,
-    await setLoginMembership(services, ctx, login, membership),
-  )
-}
-
-export async function readProject(
-  { repository }: Services,
-  id: string,
-): Promise<Resource | undefined> {
-  const [found] = await repository.readMany(system, [{ type: 'Project', id }])
-  return found?.content === undefined ? undefined : parseVersion(found)
+): Promise<LoginStep> {
+  if (membership === undefined) throw new Error('Registration created no membership')
+  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
 }

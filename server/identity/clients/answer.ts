@@ -1,28 +1,36 @@
-/** The answer to a token request. */
+/** Token responses. */
 
+import type { ClientCertificate } from '../../../shared/access/credentials/certificates.ts'
 import { accessTokenSeconds, idTokenAlgorithm } from '../../../shared/access/credentials/clients.ts'
-import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import { type Resource, referenceIn, targetIn } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { readUser } from '../../../shared/projects/users.ts'
+import { absoluteUrl } from '../../../shared/request/reply.ts'
 import type { Services } from '../../../shared/request/services.ts'
+import { readRegistry } from '../../../shared/store/lookups.ts'
 import { readBody } from '../../http/body.ts'
 import type { Context } from '../../http/context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { loginClientId, loginUserId } from '../login-store.ts'
+
+/** RFC 6749 §5.1. */
+export type TokenResponse = Readonly<Record<string, unknown>>
 
 interface Tokens {
   readonly session: Session
   readonly login: Resource
   readonly client: Resource | undefined
   readonly refreshToken?: string | undefined
+  /** The access token is bound to it. */
+  readonly certificate: ClientCertificate | undefined
 }
 
-/** `client` decides how long the access token lives. */
+/** `client` determines the lifetime of the access token. */
 export async function createTokenResponse(
   services: Services,
-  { session, login, client, refreshToken }: Tokens,
-): Promise<Record<string, unknown>> {
-  const { tokens, config } = services
+  { session, login, client, refreshToken, certificate }: Tokens,
+): Promise<TokenResponse> {
+  const { tokens, projectScope } = services
   const { principal, project } = session
   const scope = typeof login.scope === 'string' ? login.scope : ''
   const words = new Set(scope.split(' '))
@@ -30,28 +38,30 @@ export async function createTokenResponse(
   const profile = principal.profile ?? ''
   const subject = {
     loginId: login.id ?? '',
-    subject: parseReference(referenceIn(login.user))?.id ?? '',
+    subject: targetIn(login.user)?.id ?? '',
     clientId: loginClientId(login),
     profile,
     scope,
     email: words.has('email') ? await readLoginEmail(services, login) : undefined,
     lifetimeSeconds,
+    projectScope,
   }
   const idToken = words.has('openid') && loginUserId(login) !== undefined
   const [accessToken, idTokenText] = await Promise.all([
-    tokens.issue(subject),
+    tokens.issue({ ...subject, certificate: certificate?.thumbprint }),
     idToken
       ? tokens.issueIdToken({
           ...subject,
           nonce: typeof login.nonce === 'string' ? login.nonce : undefined,
           authTime: Math.floor(Date.parse(String(login.authTime)) / 1000),
-          fhirUser: `${config.baseUrl}fhir/R4/${profile}`,
+          fhirUser: absoluteUrl(services, profile),
           alg: client && idTokenAlgorithm(client),
         })
       : undefined,
   ])
-  const patient = parseReference(referenceIn(login.patient))?.id
-  const encounter = parseReference(referenceIn(login.encounter))?.id
+  const fhirContext = await readFhirContext(services, login)
+  const patient = targetIn(login.patient)?.id
+  const encounter = targetIn(login.encounter)?.id
   return {
     token_type: 'Bearer',
     expires_in: lifetimeSeconds,
@@ -63,9 +73,22 @@ export async function createTokenResponse(
     profile: reference(profile, principal.profileDisplay),
     ...(patient === undefined ? {} : { patient }),
     ...(encounter === undefined ? {} : { encounter }),
-    smart_style_url: `${config.baseUrl}fhir/R4/.well-known/smart-styles.json`,
+    ...(fhirContext.length === 0 ? {} : { fhirContext }),
+    smart_style_url: absoluteUrl(services, '.well-known/smart-styles.json'),
     need_patient_banner: patient !== undefined,
   }
+}
+
+/** Further resources of the EHR launch; none once the launch was deleted. */
+async function readFhirContext(
+  { repository }: Services,
+  login: Resource,
+): Promise<readonly { readonly reference: string }[]> {
+  const launch = targetIn(login.launch)
+  if (launch === undefined) return []
+  const found = await readRegistry(repository, 'SmartAppLaunch', launch.id)
+  const items: readonly unknown[] = Array.isArray(found?.fhirContext) ? found.fhirContext : []
+  return items.map(referenceIn).flatMap((text) => (text === undefined ? [] : [{ reference: text }]))
 }
 
 async function readLoginEmail(
@@ -81,11 +104,11 @@ function reference(to: string, display: string | undefined) {
   return display === undefined ? { reference: to } : { reference: to, display }
 }
 
-// Form bodies of `/oauth2/**`: RFC 6749 §3.2. An empty value equals an absent one.
+// Form bodies of `/oauth2/**`: RFC 6749 §3.2. Empty equals absent.
 
 const FORM_BYTES = 65_536
 
-/** Errors: `invalid_request` for another type and for parameters that are sent more than once. */
+/** Errors: `invalid_request` for another content type and for repeated parameters. */
 export async function readForm(ctx: Context): Promise<URLSearchParams> {
   if (!ctx.is('application/x-www-form-urlencoded')) {
     throw new OAuthError('invalid_request', 'Body must be application/x-www-form-urlencoded')

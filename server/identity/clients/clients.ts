@@ -1,37 +1,55 @@
-/** How a client proves itself at the token endpoint. */
+/** Client authentication at the token endpoint. */
 
-import { decodeJwt, decodeProtectedHeader, importJWK, type JWK, jwtVerify } from 'jose'
+import {
+  BY_CA,
+  type ClientCertificate,
+  hasCertificate,
+  provesByCertificate,
+  readCertificate,
+} from '../../../shared/access/credentials/certificates.ts'
 import {
   alwaysProves,
   ownsCredentials,
   takesSecret,
 } from '../../../shared/access/credentials/clients.ts'
-import { Cache } from '../../../shared/core/cache.ts'
-import type { Outbound } from '../../../shared/core/config/outbound.ts'
-import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
+import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
-import { fetchOutbound } from '../../../shared/outbound/fetch-outside.ts'
+import { isInScope, serviceUrl } from '../../../shared/request/project-scope.ts'
 import type { Services } from '../../../shared/request/services.ts'
+import { certificateHeader } from '../../http/client-certificate.ts'
 import type { Context } from '../../http/context.ts'
 import { verifyClientSecret } from '../../middleware/access.ts'
 import { parseBasic } from '../../middleware/authenticate.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { rateLimitAddress } from '../../middleware/limits.ts'
 import { optionalParameter } from './answer.ts'
+import {
+  type Assertion,
+  AssertionError,
+  type ClientKeys,
+  readAssertion,
+  requireFirstUse,
+  verifyAssertion,
+} from './assertions.ts'
 
 const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
 
-/** The credentials of a client as the request presents them, before any check. */
 export interface ClientCredentials {
   readonly id: string | undefined
   readonly secret: string | undefined
   readonly assertion: string | undefined
+  /** Certificate of the connection, also of clients that authenticate by another proof. */
+  readonly certificate: ClientCertificate | undefined
   readonly viaBasic: boolean
   readonly address: string
 }
 
-/** Errors: `invalid_request` for contradictions. */
-export function readClientCredentials(ctx: Context, form: URLSearchParams): ClientCredentials {
+/** Errors: `invalid_request` for contradictory credentials; those of the certificate. */
+export function readClientCredentials(
+  services: Services,
+  ctx: Context,
+  form: URLSearchParams,
+): ClientCredentials {
   const header = /^Basic +([^ ]+) *$/i.exec(ctx.get('Authorization'))?.[1]
   const basic = header === undefined ? undefined : decodedBasic(header)
   const id = optionalParameter(form, 'client_id')
@@ -46,9 +64,27 @@ export function readClientCredentials(ctx: Context, form: URLSearchParams): Clie
     id: id ?? basic?.id ?? (assertion && idIn(assertion)),
     secret: secret ?? basic?.secret,
     assertion,
+    certificate: readClientCertificate(services, ctx),
     viaBasic: basic !== undefined,
     address: rateLimitAddress(ctx.ip),
   }
+}
+
+/** Errors: `invalid_request` for an unreadable certificate; `invalid_client` for one out of its time. */
+export function readClientCertificate(
+  { config }: Services,
+  ctx: Context,
+): ClientCertificate | undefined {
+  const header = certificateHeader(config, ctx.req.headers)
+  const found = header === undefined ? undefined : readCertificate(header)
+  if (found === 'malformed') {
+    const text = 'Client certificate must be URL-encoded PEM or a byte sequence of RFC 9440'
+    throw new OAuthError('invalid_request', text)
+  }
+  if (found === 'out of date') {
+    throw new OAuthError('invalid_client', 'Client certificate is expired or not yet valid', 401)
+  }
+  return found
 }
 
 function readClientAssertion(form: URLSearchParams): string | undefined {
@@ -62,19 +98,30 @@ function readClientAssertion(form: URLSearchParams): string | undefined {
 
 function idIn(assertion: string): string {
   try {
-    return readAssertion(assertion).clientId
+    return readClientId(readAssertion(assertion))
   } catch (error) {
     throw refused(error)
   }
 }
 
-export function hasClientProof({ secret, assertion }: ClientCredentials): boolean {
-  return secret !== undefined || assertion !== undefined
+/** Errors: AssertionError. */
+function readClientId({ iss, sub }: Assertion): string {
+  if (iss !== sub) throw new AssertionError('needs equal iss and sub')
+  return iss
+}
+
+/** A certificate is a proof only of a client that authenticates by it. */
+export function hasClientProof(
+  { secret, assertion, certificate }: ClientCredentials,
+  client?: Resource,
+): boolean {
+  if (secret !== undefined || assertion !== undefined) return true
+  return certificate !== undefined && client !== undefined && provesByCertificate(client)
 }
 
 /**
- * True when only the client's secret or key redeems what this Login gives. PKCE alone shows that the same app ends
- * what it began, not which app that is: a sign-in without a password needs more, as does one without PKCE.
+ * True if redeeming this Login requires the client's secret, key or certificate. PKCE only proves that the app which began the
+ * flow also ends it, not its identity: sign-ins without a password, or without PKCE, need more.
  */
 export function requiresClientProof(client: Resource, login: Resource): boolean {
   if (client.tokenEndpointAuthMethod !== undefined) return alwaysProves(client)
@@ -82,32 +129,34 @@ export function requiresClientProof(client: Resource, login: Resource): boolean 
   return isWeak && ownsCredentials(client)
 }
 
-/** A client with a membership of its own. Errors: those of RFC 6749 about clients; 429 as of its Project. */
+/** Requires a client with its own membership. Errors: client errors of RFC 6749; 429 above the Project's limit. */
 export async function requireClientSession(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
   given: ClientCredentials,
 ): Promise<Session> {
-  const { id, secret, assertion } = given
+  const { id } = given
   if (id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
-  if (secret === undefined && assertion === undefined) {
-    throw new OAuthError('invalid_request', 'Missing client_secret')
-  }
   const session = await services.principals.forProfile(`ClientApplication/${id}`)
-  if (session === undefined) throw invalidClient(services, given, 'Invalid client')
+  if (session === undefined || !isInScope(services.projectScope, session.project))
+    throw invalidClient(services, given, 'Invalid client')
   ctx.state.limitTo?.(session.principal.project.rateLimits)
   await verifyClientProof(services, keys, session.profile, given)
   return session
 }
 
-/** Looks at what was presented; there must be something. Errors: `invalid_client`, 429. */
+/** Verifies the credentials, which must be present. Errors: `invalid_request`, `invalid_client`, 429. */
 export async function verifyClientProof(
   services: Services,
   keys: ClientKeys,
   client: Resource,
   given: ClientCredentials,
 ): Promise<void> {
+  if (provesByCertificate(client)) {
+    requireCertificate(services, client, given)
+    return
+  }
   if (given.assertion !== undefined) {
     await requireAssertion(services, keys, client, given.assertion)
     return
@@ -123,22 +172,36 @@ export async function verifyClientProof(
   }
 }
 
+/** Errors: `invalid_client`. */
+function requireCertificate(services: Services, client: Resource, given: ClientCredentials): void {
+  const { secret, assertion, certificate } = given
+  if (certificate === undefined || secret !== undefined || assertion !== undefined) {
+    throw invalidClient(services, given, 'This client authenticates by its certificate only')
+  }
+  const isByName = client.tokenEndpointAuthMethod === BY_CA
+  if (isByName && !services.config.clientCertificateVerified) {
+    throw invalidClient(services, given, `This service does not accept ${BY_CA}`)
+  }
+  if (!hasCertificate(client, certificate)) {
+    throw invalidClient(services, given, 'Client certificate is not registered')
+  }
+}
+
 async function requireAssertion(
-  { config, redis }: Services,
+  services: Services,
   keys: ClientKeys,
   client: Resource,
   text: string,
 ): Promise<void> {
   try {
     const assertion = readAssertion(text)
-    if (assertion.clientId !== client.id) throw new AssertionError('is of another client')
-    const audiences = [`${config.baseUrl}oauth2/token`, config.baseUrl]
+    const id = readClientId(assertion)
+    if (id !== client.id) throw new AssertionError('is of another client')
+    const issuer = serviceUrl(services)
+    const audience = [`${issuer}oauth2/token`, issuer]
     const candidates = await keys.find(client, assertion.kid)
-    const { id, expiresAt } = await verifyAssertion(assertion, candidates, audiences)
-    const key = `botica:assertion:${client.id}:${Buffer.from(id).toString('base64url').slice(0, 512)}`
-    const seconds = Math.max(60, Math.ceil(expiresAt - Date.now() / 1000) + 60)
-    const isFirst = await redis.set(key, '1', 'EX', seconds, 'NX')
-    if (isFirst !== 'OK') throw new AssertionError('was used before')
+    const use = await verifyAssertion(assertion, candidates, { issuer: id, subject: id, audience })
+    await requireFirstUse(services.redis, client, use)
   } catch (error) {
     throw refused(error)
   }
@@ -150,12 +213,12 @@ function refused(error: unknown): unknown {
 }
 
 export function invalidClient(
-  { config }: Services,
+  services: Services,
   { viaBasic }: ClientCredentials,
   description: string,
 ): OAuthError {
   const headers: Record<string, string> = viaBasic
-    ? { 'WWW-Authenticate': `Basic realm="${config.baseUrl}"` }
+    ? { 'WWW-Authenticate': `Basic realm="${serviceUrl(services)}"` }
     : {}
   return new OAuthError('invalid_client', description, 401, headers)
 }
@@ -175,188 +238,9 @@ function formDecoded(text: string): string {
   }
 }
 
-// Public keys of clients: inline, or fetched from their `jwksUri` and kept for five minutes.
-
-const KEPT_MS = 300_000
-const KEPT_SETS = 1000
-const MAX_BYTES = 262_144
-const PATIENCE_MS = 5000
-/** An unknown `kid` makes us look again, but not for each request that invents one. */
-const AGAIN_MS = 5000
-
-interface Fetched {
-  readonly at: number
-  readonly keys: Promise<readonly JWK[]>
-}
-
-export interface ClientKeys {
-  /** Returns the client's keys; looks them up again when none has this `kid`. Errors: AssertionError. */
-  find(client: Resource, kid: string): Promise<readonly JWK[]>
-  /** The same of a key set's address. */
-  at(uri: string, kid: string): Promise<readonly JWK[]>
-}
-
-export function createClientKeys({ config }: Services): ClientKeys {
-  const sets = new Cache<string, Fetched>({ name: 'client-keys', max: KEPT_SETS, ttlMs: KEPT_MS })
-
-  const fetchKeys = (uri: string): Fetched => {
-    const keys = readKeys(uri, config.hookTargets)
-    const fetched = { at: Date.now(), keys }
-    sets.set(uri, fetched)
-    keys.catch(() => {
-      if (sets.peek(uri) === fetched) sets.delete(uri)
-    })
-    return fetched
-  }
-
-  const at = async (uri: string, kid: string): Promise<readonly JWK[]> => {
-    const known = sets.get(uri) ?? fetchKeys(uri)
-    const keys = await known.keys
-    const isKnown = keys.some((key) => key.kid === kid)
-    if (isKnown || Date.now() - known.at < AGAIN_MS) return keys
-    return await fetchKeys(uri).keys
-  }
-
-  return {
-    at,
-    async find(client, kid) {
-      if (typeof client.jwks === 'string') return readKeySet(client.jwks)
-      if (typeof client.jwksUri !== 'string') {
-        throw new AssertionError('cannot be checked: the client has no keys')
-      }
-      return await at(client.jwksUri, kid)
-    },
-  }
-}
-
-async function readKeys(url: string, rules: Outbound): Promise<readonly JWK[]> {
-  if (rules.reach === 'public' && !url.startsWith('https:')) {
-    throw new AssertionError('cannot be checked: jwksUri must be an https address')
-  }
-  try {
-    const { status, body } = await fetchOutbound(
-      {
-        url,
-        method: 'GET',
-        headers: { accept: 'application/json' },
-        body: undefined,
-        redirect: 'error',
-        maxBytes: MAX_BYTES,
-        timeoutMs: PATIENCE_MS,
-      },
-      rules,
-      new AbortController().signal,
-    )
-    if (status === 200) return readKeySet(body.toString('utf8'))
-  } catch (error) {
-    if (error instanceof AssertionError) throw error
-    // The cause concerns the owner of the address, not the caller.
-  }
-  throw new AssertionError('cannot be checked: the keys of the client could not be read')
-}
-
-// Clients that prove themselves by a signed JWT: RFC 7523 §3, SMART Backend Services.
-
-interface ClientAssertion {
-  readonly text: string
-  readonly clientId: string
-  readonly kid: string
-  readonly alg: string
-}
-
-/** The values that single use is checked by. */
-interface AssertionUse {
-  readonly id: string
-  /** Epoch seconds. */
-  readonly expiresAt: number
-}
-
-/** Why an assertion proves nothing, in words that name no value of it. */
-class AssertionError extends Error {}
-
-const ALGORITHMS = ['RS256', 'RS384', 'RS512', 'ES256', 'ES384', 'ES512']
-const LONGEST = 16_384
-const LONGEST_LIFE_SECONDS = 300
-const SKEW_SECONDS = 30
-const MOST_KEYS = 100
-
-/** Before the signature is looked at. Errors: AssertionError. */
-function readAssertion(text: string): ClientAssertion {
-  if (text.length > LONGEST) throw new AssertionError('is too long')
-  const { header, claims } = decoded(text)
-  const { alg, kid } = header
-  if (typeof alg !== 'string' || !ALGORITHMS.includes(alg)) {
-    throw new AssertionError(`must be signed with one of ${ALGORITHMS.join(', ')}`)
-  }
-  if (typeof kid !== 'string' || kid === '') throw new AssertionError('has no kid')
-  const { iss, sub } = claims
-  if (typeof iss !== 'string' || iss !== sub) throw new AssertionError('needs equal iss and sub')
-  return { text, clientId: iss, kid, alg }
-}
-
-function decoded(text: string) {
-  try {
-    return { header: decodeProtectedHeader(text), claims: decodeJwt(text) }
-  } catch {
-    throw new AssertionError('is no JWT')
-  }
-}
-
-/** The keys of a JWK set; several may have one `kid`. Errors: AssertionError. */
-function readKeySet(text: string): readonly JWK[] {
-  try {
-    const value: unknown = JSON.parse(text)
-    const keys = isObject(value) && Array.isArray(value.keys) ? value.keys : undefined
-    if (keys !== undefined && keys.length <= MOST_KEYS) return keys.filter(isObject)
-  } catch {
-    // Falls through to the one complaint.
-  }
-  throw new AssertionError('cannot be checked: the client has no valid key set')
-}
-
-/** `audiences`: any of them may be meant. Errors: AssertionError. */
-async function verifyAssertion(
-  assertion: ClientAssertion,
-  keys: readonly JWK[],
-  audiences: readonly string[],
-): Promise<AssertionUse> {
-  const candidates = keys.filter(({ kid }) => kid === assertion.kid)
-  if (candidates.length === 0) throw new AssertionError('is signed with an unknown key')
-  for (const jwk of candidates) {
-    const payload = await verifyWithJwk(assertion, jwk, audiences)
-    if (payload === undefined) continue
-    const { exp = 0, jti } = payload
-    if (typeof jti !== 'string' || jti === '') throw new AssertionError('has no jti')
-    if (exp > Date.now() / 1000 + LONGEST_LIFE_SECONDS + SKEW_SECONDS) {
-      throw new AssertionError('must expire within 5 minutes')
-    }
-    return { id: jti, expiresAt: exp }
-  }
-  throw new AssertionError('is not valid: signature, audience or time')
-}
-
-/** The algorithm is one for public keys, so a secret never passes for one. */
-async function verifyWithJwk(
-  { text, alg, clientId }: ClientAssertion,
-  jwk: JWK,
-  audiences: readonly string[],
-) {
-  if (jwk.kty !== (alg.startsWith('RS') ? 'RSA' : 'EC')) return undefined
-  if (jwk.alg !== undefined && jwk.alg !== alg) return undefined
-  const { kty, n, e, crv, x, y } = jwk
-  const open = Object.entries({ kty, n, e, crv, x, y }).filter(([, value]) => value !== undefined)
-  try {
-    const key = await importJWK(Object.fromEntries(open) as JWK, alg)
-    const { payload } = await jwtVerify(text, key, {
-      algorithms: [alg],
-      issuer: clientId,
-      subject: clientId,
-      audience: [...audiences],
-      clockTolerance: SKEW_SECONDS,
-      requiredClaims: ['exp', 'aud'],
-    })
-    return payload
-  } catch {
-    return undefined
-  }
+export interface TokenCall {
+  readonly services: Services
+  readonly keys: ClientKeys
+  readonly ctx: Context
+  readonly form: URLSearchParams
 }

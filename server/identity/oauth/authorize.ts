@@ -1,27 +1,30 @@
 /** `/oauth2/authorize`: RFC 6749 §4.1, OpenID Connect Core §3.1.2, SMART App Launch, RFC 9207. */
+
 import {
   isRegisteredRedirect,
   ownsCredentials,
 } from '../../../shared/access/credentials/clients.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
+import type { Config } from '../../../shared/core/config/config.ts'
 import { HttpError } from '../../../shared/core/errors.ts'
-import type { Resource } from '../../../shared/fhir/resource.ts'
+import { type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import { readUser } from '../../../shared/projects/users.ts'
+import { serviceUrl } from '../../../shared/request/project-scope.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../http/context.ts'
 import {
   codeChallengeError,
   findClient,
   type Launch,
+  launchElements,
   projectOfClient,
   readLaunch,
 } from '../auth/apps.ts'
-import { issueCode } from '../auth/login-steps.ts'
+import { membershipElements, membershipsFor, withCode } from '../auth/login-steps.ts'
 import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
+import { loginState } from '../login-states.ts'
 import {
-  connection,
+  createLogin,
   loginClientId,
   loginExpiry,
   loginIdFromSecret,
@@ -31,9 +34,8 @@ import {
 } from '../login-store.ts'
 
 const DEFAULT_MAX_AGE_SECONDS = 3600
-const system = systemPrincipal(SYSTEM_PROJECT)
 
-/** A failure that a redirect reports to the client. */
+/** An error that the redirect reports to the client. */
 class AuthorizeError extends Error {
   readonly error: string
 
@@ -51,7 +53,7 @@ interface AuthorizeRequest {
   readonly parameters: URLSearchParams
 }
 
-/** Answers 302, or 400 as text when there is no address that may be trusted with an answer. */
+/** Answers 302, or 400 as text without a trusted redirect address. */
 export async function authorize(
   services: Services,
   ctx: Context,
@@ -73,7 +75,7 @@ export async function authorize(
         error: error.error,
         error_description: error.message,
         state: single(parameters, 'state'),
-        iss: services.config.baseUrl,
+        iss: serviceUrl(services),
       }),
     )
   }
@@ -85,7 +87,7 @@ function refuse(ctx: Context, text: string): void {
   ctx.body = text
 }
 
-/** Undefined when it is absent, empty or repeated: RFC 6749 §3.1. */
+/** Returns undefined when absent, empty or repeated: RFC 6749 §3.1. */
 function single(parameters: URLSearchParams, name: string): string | undefined {
   const values = parameters.getAll(name)
   return values.length === 1 && values[0] !== '' ? values[0] : undefined
@@ -110,7 +112,10 @@ async function check(
   const defaultScope = Array.isArray(client.defaultScope) ? client.defaultScope.join(' ') : ''
   const scope = get('scope') ?? defaultScope
   if (scope === '') throw invalid('Missing scope')
-  requireAudience(services, get('aud'))
+  if (!isOwnAddress(services.config, get('aud'))) throw invalid('Invalid audience')
+  if (!isOwnAddress(services.config, get('resource'))) {
+    throw new AuthorizeError('invalid_target', 'The resource is on another server')
+  }
   const problem = codeChallengeError(get('code_challenge'), get('code_challenge_method'))
   if (problem !== undefined) throw invalid(problem)
   const hasBareChallenge = get('code_challenge') !== undefined && !get('code_challenge_method')
@@ -125,22 +130,22 @@ async function check(
   return { client, redirectUri, scope, launch, parameters }
 }
 
-function requireAudience({ config }: Services, aud: string | undefined): void {
-  if (aud === undefined) return
-  const isOurs = URL.canParse(aud) && new URL(aud).origin === new URL(config.baseUrl).origin
-  if (!isOurs) throw invalid('Invalid audience')
+/** True without an address, and for any of this service: `aud` of SMART, `resource` of RFC 8707. */
+export function isOwnAddress({ baseUrl }: Config, address: string | undefined): boolean {
+  if (address === undefined) return true
+  return URL.canParse(address) && new URL(address).origin === new URL(baseUrl).origin
 }
 
 function invalid(description: string): AuthorizeError {
   return new AuthorizeError('invalid_request', description)
 }
 
-/** The address the browser goes to. */
 async function answer(services: Services, ctx: Context, asked: AuthorizeRequest): Promise<string> {
   const { parameters, redirectUri } = asked
   const prompts = (single(parameters, 'prompt') ?? '').split(' ')
   const wantsNoPage = prompts.includes('none')
-  const known = prompts.includes('login') ? undefined : await knownLogin(services, ctx, asked)
+  const found = prompts.includes('login') ? undefined : await knownLogin(services, ctx, asked)
+  const known = found && (await inProject(services, ctx, asked, found))
   if (known === undefined && wantsNoPage) {
     throw new AuthorizeError('login_required', 'There is no session')
   }
@@ -148,11 +153,11 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
     return page(services, parameters)
   }
   if (wantsNoPage && !isWithin(asked.scope, String(known.scope ?? ''))) {
-    throw new AuthorizeError('consent_required', 'The scope is wider than what was consented to')
+    throw new AuthorizeError('consent_required', 'The scope exceeds the consent given')
   }
   const asksPatient = grantedScope(asked.scope).split(' ').includes('launch/patient')
   if (wantsNoPage && asksPatient && asked.launch === undefined && known.patient === undefined) {
-    throw new AuthorizeError('interaction_required', 'A patient has to be chosen')
+    throw new AuthorizeError('interaction_required', 'A patient must be chosen')
   }
   const binding = newBinding()
   const login = await renewedLogin(services, ctx, {
@@ -165,17 +170,26 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
     bindLogin(ctx, services.config, login.id ?? '', binding.secret)
     return page(services, parameters, login.id)
   }
-  const { code } = await issueCode(services, ctx, login)
+  const { code } = await withCode(services, ctx, login)
   return withParameters(redirectUri, {
     code,
     state: single(parameters, 'state'),
-    iss: services.config.baseUrl,
+    iss: serviceUrl(services),
   })
 }
 
-function page({ config }: Services, parameters: URLSearchParams, loginId?: string): string {
+function page(
+  { config, projectScope }: Services,
+  parameters: URLSearchParams,
+  loginId?: string,
+): string {
   const query = new URLSearchParams(parameters)
   query.delete('login')
+  query.delete('project_scope')
+  if (projectScope !== undefined) {
+    query.set('project_id', projectScope)
+    query.set('project_scope', projectScope)
+  }
   if (loginId !== undefined) query.set('login', loginId)
   return `${config.appUrl}oauth?${query}`
 }
@@ -192,8 +206,8 @@ function withParameters(
 }
 
 /**
- * False for a client that has a secret and did without it when the session began: it could not redeem what came of
- * the session, so the person is asked for the password.
+ * False for a confidential client whose session began without its secret: it could not redeem the resulting code, so
+ * the person must enter the password.
  */
 function mayRedeem(client: Resource, known: Resource): boolean {
   const isPublic = client.tokenEndpointAuthMethod === 'none' || !ownsCredentials(client)
@@ -201,8 +215,8 @@ function mayRedeem(client: Resource, known: Resource): boolean {
 }
 
 /**
- * The session of this browser with this client, young enough, by its cookie alone. A hint only says whose session is
- * meant; one that cannot be believed stands for a person who is not there.
+ * Returns the recent session of this browser with this client, found by its cookie alone. A hint only selects among
+ * sessions; an invalid one matches none.
  */
 async function knownLogin(
   services: Services,
@@ -217,9 +231,36 @@ async function knownLogin(
   const asked = Number(single(parameters, 'max_age') ?? DEFAULT_MAX_AGE_SECONDS)
   const maxAge = Number.isFinite(asked) && asked >= 0 ? asked : DEFAULT_MAX_AGE_SECONDS
   const isYoung = Date.parse(String(login.authTime)) + maxAge * 1000 > Date.now()
-  if (!isYoung || login.granted !== true || login.revoked === true) return undefined
+  if (!isYoung || loginState(login) !== 'granted') return undefined
   const session = await services.principals.forLogin(login.id ?? '')
   return session === undefined ? undefined : login
+}
+
+/**
+ * Returns the session with a membership in the requested Project. A session counts in all Projects of its person,
+ * unless a Project's own provider vouched for it. Returns undefined without a membership, or with several: the page
+ * asks for the password. Errors: AuthorizeError.
+ */
+async function inProject(
+  services: Services,
+  ctx: Context,
+  { client, parameters }: AuthorizeRequest,
+  login: Resource,
+): Promise<Resource | undefined> {
+  const wanted = single(parameters, 'project_id')?.toLowerCase()
+  if (wanted === undefined || referenceIn(login.project) === `Project/${wanted}`) return login
+  if (projectOfClient(client) !== undefined) throw invalid('Invalid project_id')
+  const user = await readUser(services.repository, loginUserId(login) ?? '')
+  if (user === undefined || login.vouchedBy !== undefined) return undefined
+  const [membership, ...others] = await membershipsFor(services, user, wanted)
+  if (membership === undefined || others.length > 0) return undefined
+  const { project: _, membership: __, profileType: ___, patient: ____, ...person } = login
+  const chosen = await membershipElements(services, ctx, person, membership).catch(
+    (error: unknown) => {
+      throw error instanceof HttpError ? new AuthorizeError('access_denied', error.message) : error
+    },
+  )
+  return { ...person, ...chosen }
 }
 
 async function isHintAt({ tokens }: Services, hint: string, login: Resource): Promise<boolean> {
@@ -228,7 +269,7 @@ async function isHintAt({ tokens }: Services, hint: string, login: Resource): Pr
   return claims.subject === loginUserId(login) && claims.clientId === loginClientId(login)
 }
 
-/** The Login whose cookie for this client the browser sends. */
+/** Returns the Login of the browser's cookie for this client. */
 async function loginByCookie(
   services: Services,
   ctx: Context,
@@ -244,52 +285,30 @@ interface Renewal {
   readonly request: AuthorizeRequest
   readonly known: Resource
   readonly browser: string
-  /** Nobody is asked again which patient is meant. */
+  /** True when the patient need not be chosen again. */
   readonly keepsPatient: boolean
 }
 
-/** The same person in the same place, with what this request asks for; bound, and marked as proven by no password. */
+/**
+ * Creates a Login of the same person and membership for this request; bound to the browser, and marked as not proven
+ * by a password.
+ */
 async function renewedLogin(
-  { repository }: Services,
+  services: Services,
   ctx: Context,
   { request: { redirectUri, scope, launch, parameters }, known, browser, keepsPatient }: Renewal,
 ): Promise<Resource> {
-  const { user, authMethod, authTime, client, project, membership, profileType, mfaVerified } =
-    known
-  const { vouchedBy } = known
-  const given = (name: string, parameter: string) => {
-    const value = single(parameters, parameter)
-    return value === undefined ? {} : { [name]: value }
-  }
-  const patient = launch?.patient
-  const own = profileType === 'Patient' || keepsPatient ? { patient: known.patient } : {}
-  const login = Object.entries({
-    resourceType: 'Login',
-    user,
-    authMethod,
-    authTime,
-    client,
-    project,
-    membership,
-    profileType,
-    mfaVerified,
-    vouchedBy,
-    bySession: true,
-    browser,
+  const { user, authMethod, authTime, client, project, membership, profileType } = known
+  const { mfaVerified, vouchedBy } = known
+  return await createLogin(services, ctx, {
+    ...{ user, authMethod, authTime, client, project, membership, profileType },
+    ...{ mfaVerified, vouchedBy, bySession: true, browser, redirectUri },
     scope: grantedScope(scope),
-    redirectUri,
     expires: loginExpiry(loginClientId(known)),
-    ...own,
-    ...(launch === undefined ? {} : { launch: { reference: `SmartAppLaunch/${launch.id}` } }),
-    ...(patient === undefined ? {} : { patient: { reference: `Patient/${patient}` } }),
-    ...(launch?.encounter === undefined
-      ? {}
-      : { encounter: { reference: `Encounter/${launch.encounter}` } }),
-    ...given('nonce', 'nonce'),
-    ...given('codeChallenge', 'code_challenge'),
-    ...given('codeChallengeMethod', 'code_challenge_method'),
-    ...connection(ctx.ip, ctx.get('User-Agent')),
-  }).filter(([, value]) => value !== undefined)
-  // Safe: `resourceType` is the first of them.
-  return parseVersion(await repository.create(system, Object.fromEntries(login) as Resource))
+    patient: profileType === 'Patient' || keepsPatient ? known.patient : undefined,
+    ...launchElements(launch),
+    nonce: single(parameters, 'nonce'),
+    codeChallenge: single(parameters, 'code_challenge'),
+    codeChallengeMethod: single(parameters, 'code_challenge_method'),
+  })
 }

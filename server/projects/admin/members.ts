@@ -1,7 +1,10 @@
-/** Members of a Project: looked up, changed and removed by its administrators. */
+/** Members of a Project: read, changed and removed by its administrators. */
+
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
+import { servicePrincipal } from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest, forbidden, notFound } from '../../../shared/core/errors.ts'
 import { isObject, type Resource, referenceIn, referenceTo } from '../../../shared/fhir/resource.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
@@ -10,7 +13,6 @@ import {
   provenEmailChanges,
   requireUnlessLimited,
 } from '../../../shared/projects/ownership.ts'
-import { systemPrincipalFor } from '../../../shared/projects/provision.ts'
 import { findUser, setPassword } from '../../../shared/projects/users.ts'
 import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/request/services.ts'
@@ -21,7 +23,6 @@ import { requireValid } from '../../../shared/validation/validate.ts'
 
 const TYPE = 'ProjectMembership'
 
-/** Which member of which Project. */
 export interface MemberPath {
   readonly projectId: string
   readonly id: string
@@ -38,7 +39,7 @@ export async function readMember(
   return await requireMemberVersion(services, caller, path)
 }
 
-/** The whole membership takes the place of the old one. Errors: 400, 403, 404, 412. */
+/** Replaces the whole membership. Errors: 400, 403, 404, 412. */
 export async function replaceMember(
   services: Services,
   caller: Principal,
@@ -59,7 +60,7 @@ export async function replaceMember(
   })
 }
 
-/** JSON Patch, where `replace` of an absent `/admin` adds it. Errors: 400, 403, 404, 412. */
+/** Applies a JSON Patch, where `replace` of an absent `/admin` adds it. Errors: 400, 403, 404, 412. */
 export async function patchMember(
   services: Services,
   caller: Principal,
@@ -70,7 +71,7 @@ export async function patchMember(
   return await change(services, caller, path, { interaction: 'patch', apply, options })
 }
 
-/** User and profile stay. Errors: 400 for the owner, 403, 404, 412. */
+/** Removes the membership; user and profile stay. Errors: 400 for the owner, 403, 404, 412. */
 export async function removeMember(
   services: Services,
   caller: Principal,
@@ -131,12 +132,12 @@ async function change(
   return written
 }
 
-/** The right to the one interaction was checked; what holds for every membership still does. */
+/** Removes the policy, already checked for this interaction; the write rules of memberships still apply. */
 function unlimited(caller: Principal): Principal {
   return { ...caller, rules: undefined }
 }
 
-/** Puts back silently what cannot change; a profile that a patch leaves out is an error. */
+/** Restores immutable elements silently; a missing profile is an error. */
 function withFixed(current: Resource, next: Resource): Resource {
   if (referenceIn(next.profile) === undefined) {
     throw badRequest(`${TYPE}.profile is required`, 'profile')
@@ -154,19 +155,21 @@ function withAddedAdmin(body: unknown, current: Resource): unknown {
   )
 }
 
-/** Errors: 404 for one that is not there, 403 for one of another Project. */
+/** Errors: 404 for a missing membership, 403 for one of another Project. */
 async function requireMemberVersion(
   { repository }: Services,
   caller: Principal,
   { projectId, id }: MemberPath,
 ): Promise<Version> {
-  const [found] = await repository.readMany(systemPrincipalFor(caller), [{ type: TYPE, id }])
+  const [found] = await repository.readMany(servicePrincipal(SYSTEM_PROJECT, caller), [
+    { type: TYPE, id },
+  ])
   if (found?.content === undefined) throw notFound()
   if (parseVersion(found).meta?.project !== projectId) throw forbidden()
   return found
 }
 
-/** Sets the password of a user that belongs to the caller's Project alone. Errors: 400, 403. */
+/** Sets the password of a user of the caller's Project. Errors: 400, 403. */
 export async function setProjectPassword(
   services: Services,
   caller: Principal,
@@ -177,7 +180,7 @@ export async function setProjectPassword(
   await setFor(services, caller, body, caller.project.id)
 }
 
-/** Sets the password of any user; without `projectId` of a server scoped one. Errors: 400. */
+/** Sets the password of any user; without `projectId` of a server-scoped one. Errors: 400. */
 export async function setAnyPassword(
   services: Services,
   caller: Principal,
@@ -196,7 +199,7 @@ async function setFor(
   const fields = new Fields(body)
   const email = fields.requiredEmail('email', 'Email is required')
   const password = fields.requiredText('password', 'Password is required')
-  // An administrator's Project is the one asked, whatever the body says.
+  // For an administrator, always the Project of the caller.
   fields.text('projectId')
   fields.check()
   await requireGoodPassword(password, 'password', services.config)

@@ -1,24 +1,25 @@
-/** Projects: made by super admins, read and changed by their administrators. */
-import type { Principal, ProjectContext } from '../../../shared/access/principal.ts'
+/** Projects: created by super admins, read and changed by their administrators. */
+
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+} from '../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { readBotStats, readLanes } from '../../../shared/bots/stats.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/core/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
 import { defined, Fields } from '../../../shared/projects/fields.ts'
 import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
-import {
-  createBot,
-  createClient,
-  newProject,
-  systemPrincipalFor,
-} from '../../../shared/projects/provision.ts'
+import { createBot, createClient, newProject } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteResult } from '../../../shared/store/rows/version.ts'
-import { requireProviderRight } from '../../../shared/store/write/guards.ts'
+import { requireProviderRight } from '../../../shared/store/write/authorize.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
 
 /** Fields of a Project that its administrators replace as a whole. */
@@ -49,7 +50,7 @@ export async function createProject(
   })
 }
 
-/** With what it has used of its load units in this minute, where it has a quota. Errors: 403, 404. */
+/** Includes the load units used in this minute if there is a quota. Errors: 403, 404. */
 export async function readProject(
   { repository, principals, load }: Services,
   caller: Principal,
@@ -57,7 +58,11 @@ export async function readProject(
 ) {
   const { quota } = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'read'])
-  const version = await repository.read(systemPrincipalFor(caller), 'Project', projectId)
+  const version = await repository.read(
+    servicePrincipal(SYSTEM_PROJECT, caller),
+    'Project',
+    projectId,
+  )
   const { id, name, secret, site, setting, systemSetting, features } = parseVersion(version)
   return {
     project: { id, name, secret, site, setting, systemSetting, features },
@@ -65,7 +70,7 @@ export async function readProject(
   }
 }
 
-/** Asking costs nothing. A negative limit is none. */
+/** Reads usage at no cost. A negative limit means unlimited. */
 function projectUsage(
   load: Services['load'],
   projectId: string,
@@ -81,7 +86,7 @@ interface ListReplacement {
   readonly body: unknown
 }
 
-/** Errors: 403, 404, 400 with one issue an item. */
+/** Errors: 403, 404, 400 with one issue per item. */
 export async function replaceProjectList(
   { repository, principals }: Services,
   caller: Principal,
@@ -90,11 +95,11 @@ export async function replaceProjectList(
   const project = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'update'])
   const items = checkedItems(list, body)
-  const actor = systemPrincipalFor(caller)
+  const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   return await repository.transaction(async (inside) => {
     const written = await inside.patch(actor, { type: 'Project', id: projectId }, (current) => {
       const { [list]: _, ...rest } = current
-      // An empty array is no FHIR: without items the element goes.
+      // FHIR does not allow empty arrays, so the element is removed.
       const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
       requireValid(next, { strict: true })
       return next
@@ -138,7 +143,7 @@ function siteProblem(item: unknown): string | undefined {
   return isList && domain.length > 0 ? undefined : `Site ${item.name} needs a list of domains`
 }
 
-/** Errors: 403, 404, 400 with one issue a field. */
+/** Errors: 403, 404, 400 with one issue per field. */
 export async function addClient(
   { repository, principals }: Services,
   caller: Principal,
@@ -166,7 +171,7 @@ export async function addClient(
   )
 }
 
-/** Errors: 403, 404, 400 with one issue a field. */
+/** Errors: 403, 404, 400 with one issue per field. */
 export async function addBot(
   { repository, principals }: Services,
   caller: Principal,
@@ -192,7 +197,7 @@ export async function addBot(
   )
 }
 
-/** A creation and its AuditEvent, in one transaction. */
+/** Runs a creation and writes its AuditEvent in one transaction. */
 async function recorded(
   repository: Repository,
   caller: Principal,
@@ -200,7 +205,7 @@ async function recorded(
   create: (inside: Repository, actor: Principal) => Promise<WriteResult>,
 ): Promise<WriteResult> {
   return await repository.transaction(async (inside) => {
-    const written = await create(inside, systemPrincipalFor(caller))
+    const written = await create(inside, servicePrincipal(SYSTEM_PROJECT, caller))
     const target = `${written.type}/${written.id}`
     await recordChange(inside, caller, { project, interaction: 'create', target })
     return written
@@ -244,13 +249,12 @@ interface Published {
   readonly values: readonly Value[]
 }
 
-/** All workers are asked for what they published last. */
+/** Returns the last published metrics of all workers. */
 function projectMetricValues(
   published: readonly string[],
   wanted: string,
   projectId: string,
 ): Value[] {
-  // Each is a registry that a worker has written as JSON.
   const metrics = published.flatMap((text) => JSON.parse(text) as Published[])
   const values = metrics.flatMap(({ name, values }) => (name === wanted ? values : []))
   return values.filter(({ labels }) => labels.project === projectId)

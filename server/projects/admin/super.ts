@@ -1,4 +1,4 @@
-/** The routes for super admins without a policy. */
+/** Operations of super admins without a policy. */
 import type { Principal } from '../../../shared/access/principal.ts'
 import { criteriaGrant } from '../../../shared/access/subscription.ts'
 import { readAllLanes } from '../../../shared/bots/stats.ts'
@@ -15,11 +15,11 @@ import { readMails } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
 import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { INDEX_REVISION } from '../../../shared/store/index/revision.ts'
+import { INDEX_REVISION } from '../../../shared/store/index/keys.ts'
 import { oldestIndexRevision } from '../../../shared/store/migrate.ts'
 import { upkeepDepths } from '../../../shared/store/rows/upkeep-jobs.ts'
 
-/** A super admin's request; `request.path` says what the AsyncJob was asked for by. */
+/** A super admin's request; `request.path` becomes the request of the AsyncJob. */
 export interface SuperCall {
   readonly services: Services
   readonly principal: Principal
@@ -33,16 +33,15 @@ export function requireSuperAdmin(principal: Principal): void {
   if (!principal.isSuperAdmin || principal.rules !== undefined) throw forbidden()
 }
 
-/** Errors: 400 unless the caller will look at the status URL. */
+/** Errors: 400 without `Prefer: respond-async`. */
 export function requireAsync({ headers }: FhirRequest): void {
   if (/(^|[,;\s])respond-async\b/i.test(headers.prefer ?? '')) return
   throw badRequest('Operation requires "Prefer: respond-async"')
 }
 
 /**
- * `resourceType` is `*` or a comma list; `filter` a search that means some of them; `maxResourceVersion`
- * the last revision of the index that is of interest. What is up to date is left as it is, whatever is
- * asked. Errors: 400.
+ * `resourceType` is `*` or a comma list, `filter` a search that selects among them, and `maxResourceVersion` the last
+ * index revision to include. Rows that are up to date are always skipped. Errors: 400.
  */
 export async function startReindex(
   call: SuperCall,
@@ -67,10 +66,10 @@ export async function startReindex(
   if (kind !== 'all' && last !== undefined && oldest > last) return await completedJob(call)
   const type = isAll ? undefined : [...new Set(types)].join(',')
   const asking = { ...call, type, id: undefined, rest: '' }
-  return await startUpkeep(asking, 'reindex', call.principal.project.id, filter)
+  return await startUpkeep(asking, 'reindex', call.principal.project.id, { filter })
 }
 
-/** Errors: 400 unless it means something of each type, by what a resource itself holds. */
+/** Errors: 400 unless the search is valid for each type, with criteria on the resource itself. */
 function requireFilter(query: string, types: readonly string[]): void {
   try {
     for (const type of types) criteriaGrant({ type, query }, undefined)
@@ -79,12 +78,7 @@ function requireFilter(query: string, types: readonly string[]): void {
   }
 }
 
-/** Work that a start of the service has done already: its AsyncJob is complete at once. */
-export async function acceptCompletedJob(call: SuperCall): Promise<FhirReply> {
-  return await completedJob(call)
-}
-
-/** Rows older than `before` are gone with their history; answers how many. Errors: 400. */
+/** Deletes rows older than `before` with their history and returns their number. Errors: 400. */
 export async function purge(
   { services, principal }: SuperCall,
   body: Record<string, unknown>,
@@ -105,7 +99,7 @@ export async function purge(
   return { purged }
 }
 
-/** The Bot does not run by itself any more, until its schedule changes. Errors: 400. */
+/** Stops the schedule of a Bot until it is changed. Errors: 400. */
 export async function removeBotSchedule(
   { services, principal }: SuperCall,
   body: Record<string, unknown>,
@@ -116,7 +110,7 @@ export async function removeBotSchedule(
   await services.repository.withStore((store) => stopSchedule(store, principal, id))
 }
 
-/** Plans all Bots that run by themselves anew. */
+/** Plans the runs of all scheduled Bots again. */
 export async function reloadCron(call: SuperCall): Promise<FhirReply> {
   const { services, principal } = call
   await services.repository.withStore((store) => restartSchedules(store, principal))
@@ -124,8 +118,8 @@ export async function reloadCron(call: SuperCall): Promise<FhirReply> {
 }
 
 /**
- * Jobs of every queue by state and since when the oldest waits; the same by Project, of the runs of bots
- * (`lanes`) and of all other work (`projects`); and long work by kind.
+ * Returns the jobs of every queue by state with the age of the oldest; the same by Project for bot runs (`lanes`) and
+ * other work (`projects`); and long work by kind.
  */
 export async function queueStatus({ services }: SuperCall) {
   const { queues, database } = services
@@ -144,30 +138,37 @@ export async function queueStatus({ services }: SuperCall) {
   return { queues: Object.fromEntries(shown), projects, lanes, upkeep }
 }
 
-/** The outbox of mails, newest first: without a mail server it is where invitations are found. */
+/** Returns the outbox, newest first: without a mail server, invitations are read there. */
 export async function outboxMails({ services }: SuperCall) {
   return { mails: await readMails(services.database, MAILS) }
 }
 
-/** Migrations of the database that have run, by name; those that wait are run by the release step. */
+/** Returns the names of applied database migrations; the release step runs pending ones. */
 export async function migrations({ services }: SuperCall) {
   const applied = await appliedMigrations(services.database)
-  // The peer's pages read the other two: migrations of data that wait for an administrator, which there are none of.
+  // Medplum's pages read the other two, which are always empty: no data migration waits for an administrator.
   return { migrations: applied, postDeployMigrations: [], pendingPostDeployMigration: 0 }
 }
 
-/** The workers that are there, those whose clock is off, and what each said last of its work. */
+/** Returns the live workers, those with wrong clocks, and the latest metrics of each. */
 export async function workerStatus({ services: { queues } }: SuperCall) {
   const [ids, offTime, published] = await Promise.all([
     queues.workers(),
     queues.workersOffTime(),
     queues.workerMetrics(),
   ])
-  // A worker has written it as JSON.
   const metrics = published.map((text) => JSON.parse(text) as readonly WorkerMetric[])
   return {
     workers: ids.map((id) => ({ id, isOnTime: !offTime.includes(id) })),
-    metrics: metrics.map((all) => Object.fromEntries(all.filter(isPlain).map(withValues))),
+    metrics: metrics.map((all) => {
+      const plain = all.filter(({ type }) => type === 'gauge' || type === 'counter')
+      return Object.fromEntries(
+        plain.map(({ name, values }) => [
+          name,
+          values.map(({ labels, value }) => ({ ...labels, value })),
+        ]),
+      )
+    }),
   }
 }
 
@@ -175,12 +176,4 @@ interface WorkerMetric {
   readonly name: string
   readonly type: string
   readonly values: readonly { readonly labels: object; readonly value: number }[]
-}
-
-function isPlain({ type }: WorkerMetric): boolean {
-  return type === 'gauge' || type === 'counter'
-}
-
-function withValues({ name, values }: WorkerMetric) {
-  return [name, values.map(({ labels, value }) => ({ ...labels, value }))] as const
 }

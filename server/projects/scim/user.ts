@@ -2,15 +2,16 @@
 
 import { HttpError, issue, outcome } from '../../../shared/core/errors.ts'
 import {
+  asArray,
   isObject,
-  parseReference,
   type Resource,
-  referenceIn,
+  targetIn,
+  toObjects,
 } from '../../../shared/fhir/resource.ts'
 
 const USER_SCHEMA = 'urn:ietf:params:scim:schemas:core:2.0:User'
 
-/** The part of a SCIM user that is stored; undefined: not given. */
+/** The stored part of a SCIM user; undefined means not given. */
 export interface ScimUser {
   readonly userName: string | undefined
   readonly externalId: string | undefined
@@ -25,14 +26,14 @@ export interface ScimUser {
 /** https://datatracker.ietf.org/doc/html/rfc7644#section-3.12, table 9. */
 type ScimType = 'invalidPath' | 'invalidSyntax' | 'invalidValue' | 'mutability' | 'noTarget'
 
-/** 400 that SCIM clients tell apart by its type. */
+/** Creates a 400 with a SCIM error type, by which clients distinguish errors. */
 export function scimError(type: ScimType, text: string, attribute?: string): HttpError {
   const { details, ...found } = issue('error', 'invalid', text, { expression: attribute })
   const typed = { ...found, details: { ...details, coding: [{ code: type }] } }
   return new HttpError(400, outcome(undefined, typed))
 }
 
-/** An identity provider may send the words instead of the values. */
+/** Identity providers may send strings instead of booleans. */
 function parseScimBoolean(value: unknown): boolean | undefined {
   if (value === undefined || value === null) return undefined
   const text = String(value).toLowerCase()
@@ -46,7 +47,7 @@ function parseScimString(value: unknown, name: string): string | undefined {
   throw scimError('invalidValue', `${name} must be a string`, name)
 }
 
-/** Attributes of the schema that are not kept are passed over: the answer shows what is. Errors: 400. */
+/** Ignores attributes of the schema that are not stored; the reply shows the stored ones. Errors: 400. */
 export function readScimUser(body: unknown): ScimUser {
   if (!isObject(body)) throw scimError('invalidSyntax', 'Content must be a SCIM user')
   const user = inLowerCase(body)
@@ -65,13 +66,12 @@ export function readScimUser(body: unknown): ScimUser {
   }
 }
 
-/** Names of attributes are the same in any case: https://datatracker.ietf.org/doc/html/rfc7643#section-2.1 */
+/** Attribute names are case-insensitive: https://datatracker.ietf.org/doc/html/rfc7643#section-2.1 */
 function inLowerCase(attributes: object): Readonly<Record<string, unknown>> {
   const members = Object.entries(attributes).map(([name, value]) => [name.toLowerCase(), value])
   return Object.fromEntries(members)
 }
 
-/** The primary address, else the first. */
 function primaryEmail(emails: unknown): string | undefined {
   if (emails === undefined || emails === null) return undefined
   if (!Array.isArray(emails) || !emails.every(isObject)) {
@@ -91,16 +91,16 @@ export function toScimName({ firstName, lastName }: Resource): ScimName {
   return { givenName: firstName, familyName: lastName }
 }
 
-/** The first name of a profile, which is the Project's own. */
+/** Returns the first name of a profile, which belongs to the Project. */
 export function profileName(profile: Resource | undefined): ScimName {
-  const [name] = Array.isArray(profile?.name) ? profile.name.filter(isObject) : []
+  const [name] = toObjects(profile?.name)
   const given = Array.isArray(name?.given) ? name.given.join(' ') : undefined
   return { givenName: given, familyName: name?.family }
 }
 
-/** The profile under this name: its first one, without the text, which would contradict it. */
+/** Returns the profile with this as its first name, without `text`, which would contradict it. */
 export function withProfileName(profile: Resource, { givenName, familyName }: ScimName): Resource {
-  const [first, ...others] = Array.isArray(profile.name) ? profile.name : []
+  const [first, ...others] = asArray(profile.name)
   const { text: _, ...kept } = isObject(first) ? first : {}
   const name = {
     ...kept,
@@ -110,7 +110,7 @@ export function withProfileName(profile: Resource, { givenName, familyName }: Sc
   return { ...profile, name: [name, ...others] }
 }
 
-/** The SCIM user that a membership stands for; its id is the membership's. */
+/** Converts a membership to its SCIM user; the ids are equal. */
 export function toScimUser(membership: Resource, user: Resource, name: ScimName, baseUrl: string) {
   const { id = '', externalId, active, meta } = membership
   const { email } = user
@@ -122,7 +122,7 @@ export function toScimUser(membership: Resource, user: Resource, name: ScimName,
     name,
     ...(email === undefined ? {} : { emails: [{ value: email, type: 'work', primary: true }] }),
     active: active !== false,
-    userType: parseReference(referenceIn(membership.profile))?.type,
+    userType: targetIn(membership.profile)?.type,
     meta: {
       resourceType: 'User',
       lastModified: meta?.lastUpdated,
@@ -134,4 +134,101 @@ export function toScimUser(membership: Resource, user: Resource, name: ScimName,
 
 function scimUserName(membership: Resource, user: Resource): unknown {
   return membership.userName ?? user.email ?? membership.externalId ?? membership.id
+}
+
+// PatchOp, on a SCIM user. https://datatracker.ietf.org/doc/html/rfc7644#section-3.5.2
+
+type Values = Record<string, unknown>
+
+const OPERATIONS = ['add', 'replace', 'remove']
+/** Stored attributes, as spelled in paths. */
+const PATHS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['active', ['active']],
+  ['username', ['userName']],
+  ['externalid', ['externalId']],
+  ['name', ['name']],
+  ['name.givenname', ['name', 'givenName']],
+  ['name.familyname', ['name', 'familyName']],
+  ['emails', ['emails']],
+  ['emails.value', ['emails', 'value']],
+  ['usertype', ['userType']],
+])
+const REMOVABLE = new Set(['userName', 'externalId'])
+const READ_ONLY = new Set(['id', 'meta', 'schemas', 'groups'])
+const SCHEMA = /^urn:ietf:params:scim:schemas:core:2\.0:User:/i
+
+/** Applies all operations to the user. Errors: 400. */
+export function patchScimUser(current: Values, body: unknown): Values {
+  const operations = isObject(body) ? (body.Operations ?? body.operations) : undefined
+  if (!Array.isArray(operations)) throw scimError('invalidSyntax', 'Operations must be a list')
+  return operations.reduce<Values>(apply, current)
+}
+
+function apply(user: Values, operation: unknown): Values {
+  if (!isObject(operation)) throw scimError('invalidSyntax', 'An operation must be an object')
+  const op = String(operation.op).toLowerCase()
+  if (!OPERATIONS.includes(op)) {
+    throw scimError('invalidSyntax', 'op must be add, replace or remove')
+  }
+  const { path, value } = operation
+  if (path === undefined) {
+    if (op === 'remove') throw scimError('noTarget', 'A removal needs a path')
+    if (!isObject(value)) throw scimError('invalidSyntax', 'An operation needs a path or an object')
+    return Object.entries(value).reduce((next, [name, item]) => set(next, name, item), user)
+  }
+  if (typeof path !== 'string') throw scimError('invalidPath', 'path must be a string')
+  if (op !== 'remove' && value === undefined) {
+    throw scimError('invalidSyntax', 'An operation needs a value', path)
+  }
+  return set(user, path, op === 'remove' ? undefined : value)
+}
+
+/** Errors: 400 for an attribute that is not stored, read-only or required. */
+function set(user: Values, path: string, value: unknown): Values {
+  const [, attribute = '', filter, rest = ''] =
+    /^([^[\]]*)(?:\[([^\]]*)\])?(.*)$/.exec(path.replace(SCHEMA, '')) ?? []
+  const [first = '', second] = PATHS.get(`${attribute}${rest}`.toLowerCase()) ?? []
+  const shown = path.slice(0, 100)
+  if (READ_ONLY.has(attribute.split('.', 1)[0] ?? '')) {
+    throw scimError('mutability', `${shown} cannot be changed`, shown)
+  }
+  if (first === '' || (filter !== undefined && first !== 'emails')) {
+    throw scimError('invalidPath', `Unknown attribute ${shown}`, shown)
+  }
+  if (filter !== undefined && !isOfAddress(filter, user)) {
+    throw scimError('noTarget', `No address matches ${shown}`, shown)
+  }
+  if (value === undefined && !REMOVABLE.has(first)) {
+    throw scimError('mutability', `${shown} cannot be removed`, shown)
+  }
+  if (first === 'emails' && second !== undefined) {
+    return { ...user, emails: [{ value, primary: true }] }
+  }
+  if (first === 'name') return { ...user, name: nameWith(user.name, second, value) }
+  return { ...user, [first]: value }
+}
+
+/** Keeps the other parts of the name. */
+function nameWith(name: unknown, part: string | undefined, value: unknown): unknown {
+  const parts = isObject(name) ? name : {}
+  if (part !== undefined) return { ...parts, [part]: value }
+  if (!isObject(value)) return value
+  const given = Object.entries(value).map(([key, item]) => {
+    const known = PATHS.get(`name.${key}`.toLowerCase())?.[1]
+    if (known !== undefined) return [known, item]
+    throw scimError('invalidPath', `Unknown attribute name.${key.slice(0, 100)}`, 'name')
+  })
+  return { ...parts, ...Object.fromEntries(given) }
+}
+
+const CONDITION = /^\s*(type|primary|value)\s+eq\s+("[^"]*"|true|false)\s*$/i
+
+/** Only one address is stored: the primary one, of type work. */
+function isOfAddress(filter: string, { emails }: Values): boolean {
+  const [, attribute = '', literal = ''] = CONDITION.exec(filter) ?? []
+  if (attribute === '') throw scimError('invalidPath', `Invalid filter: ${filter.slice(0, 100)}`)
+  const wanted = literal.replaceAll('"', '').toLowerCase()
+  const [address] = toObjects(emails)
+  const known = { type: 'work', primary: true, value: address?.value }
+  return String(known[attribute.toLowerCase() as keyof typeof known]).toLowerCase() === wanted
 }

@@ -1,7 +1,8 @@
 /** Checks the credentials of a ClientApplication. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { invalid, issue } from '../../core/errors.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { asArray, isObject, type Resource } from '../../fhir/resource.ts'
+import { BY_CA, BY_THUMBPRINT, certificateIssues, provesByCertificate } from './certificates.ts'
 
 const LONGEST_ACCESS_SECONDS = 86_400
 const LONGEST_REFRESH_SECONDS = 90 * 86_400
@@ -23,9 +24,11 @@ const AUTH_METHODS: readonly unknown[] = [
   'client_secret_basic',
   'client_secret_post',
   'private_key_jwt',
+  BY_CA,
+  BY_THUMBPRINT,
 ]
 
-/** Errors: 400 for unreadable lifetimes, unknown methods and unsafe redirect addresses. */
+/** Errors: 400 for unreadable lifetimes, unknown methods, unsafe redirect addresses and certificates without a use. */
 export function checkClient(client: Resource): void {
   const lifetimes = ['accessTokenLifetime', 'refreshTokenLifetime'].flatMap((name) => {
     const value = client[name]
@@ -43,7 +46,7 @@ export function checkClient(client: Resource): void {
     const text = `${name} must be https, http on a loopback address, or a private scheme with a dot`
     return [issue('error', 'invalid', text, { expression: `ClientApplication.${name}` })]
   })
-  const issues = [...lifetimes, ...addresses]
+  const issues = [...lifetimes, ...addresses, ...certificateIssues(client)]
   const field = 'ClientApplication.tokenEndpointAuthMethod'
   const text = `tokenEndpointAuthMethod must be one of ${AUTH_METHODS.slice(1).join(', ')}`
   const isKnown = AUTH_METHODS.includes(client.tokenEndpointAuthMethod)
@@ -72,14 +75,14 @@ export function isSafeRedirect(uri: string): boolean {
   return /^[a-z][a-z0-9+-]*(\.[a-z0-9+-]+)+:$/.test(protocol)
 }
 
-/** True when the client always authenticates with its secret or key. */
+/** True when the client always authenticates with its secret, key or certificate. */
 export function alwaysProves({ tokenEndpointAuthMethod: method }: Resource): boolean {
   return method !== undefined && method !== 'none'
 }
 
-/** False for a client that authenticates with its key only. */
-export function takesSecret({ tokenEndpointAuthMethod: method }: Resource): boolean {
-  return method !== 'private_key_jwt'
+/** False for a client that authenticates with its key or certificate only. */
+export function takesSecret(client: Resource): boolean {
+  return client.tokenEndpointAuthMethod !== 'private_key_jwt' && !provesByCertificate(client)
 }
 
 export const ID_TOKEN_ALGORITHMS = ['ES256', 'RS256']
@@ -148,13 +151,15 @@ interface ConsoleSettings {
   readonly productName: string
 }
 
-export function ownsCredentials({ secret, retiringSecret, jwks, jwksUri }: Resource): boolean {
-  return [secret, retiringSecret, jwks, jwksUri].some((item) => item !== undefined)
+export function ownsCredentials(client: Resource): boolean {
+  const { secret, retiringSecret, jwks, jwksUri } = client
+  const isKnown = [secret, retiringSecret, jwks, jwksUri].some((item) => item !== undefined)
+  return isKnown || provesByCertificate(client)
 }
 
 /** Leaves out unsafe addresses from before the check existed. */
 export function safeRedirectUris(client: Resource): readonly string[] {
-  const list = Array.isArray(client.redirectUris) ? client.redirectUris : []
+  const list = asArray(client.redirectUris)
   return [...list, client.redirectUri].filter(
     (uri): uri is string => typeof uri === 'string' && isSafeRedirect(uri),
   )

@@ -14,7 +14,7 @@ export interface Device {
 }
 
 export interface Devices {
-  /** Returns the cookie text for a User who has just signed in; a known device keeps its id. */
+  /** Returns the cookie text after a User's sign-in; a known device keeps its id. */
   issue(user: Resource, id?: string): string
   /** Undefined when the signature is not ours. */
   read(text: string): Device | undefined

@@ -1,6 +1,7 @@
 /**
  * Signed Binary URLs: one version for any bearer, for an hour, without a token.
- * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`; the member's access is checked on use.
+ * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`; the member's access is checked on use. With `Upload=…` it takes
+ * new content by PUT.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { KeySet, SigningKey } from './tokens.ts'
@@ -12,6 +13,13 @@ export interface SignedVersion {
   readonly ver: number
   /** Membership that the URL is issued to; undefined for the service itself. */
   readonly membershipId: string | undefined
+  /** For an address that takes new content once, until the version changes; absent for a download. */
+  readonly upload?: SignedUpload | undefined
+}
+
+interface SignedUpload {
+  /** The upload ends with this Login, and has its scope; undefined for programs without one. */
+  readonly loginId: string | undefined
 }
 
 export interface SignedUrls {
@@ -37,7 +45,7 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
     sign(version) {
       const [key] = keys.keys
       if (key === undefined) throw new Error('There is no signing key')
-      const { project, id, ver, membershipId } = version
+      const { project, id, ver, membershipId, upload } = version
       const expires = Math.floor(Date.now() / 1000) + LIFETIME_SECONDS
       const signature = digest(key, signaturePayload(version, String(expires))).toString(
         'base64url',
@@ -46,6 +54,7 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
         Expires: String(expires),
         Project: project,
         ...(membershipId === undefined ? {} : { Member: membershipId }),
+        ...(upload && { Upload: upload.loginId ?? '' }),
         Signature: signature,
       })
       return `${baseUrl}storage/${id}/${ver}?${query}`
@@ -56,7 +65,9 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
       const signature = Buffer.from(query.get('Signature') ?? '', 'base64url')
       if (!/^[1-9]\d{0,8}$/.test(vid) || !/^\d{1,12}$/.test(expires)) return undefined
       const membershipId = query.get('Member') ?? undefined
-      const version = { project, id, ver: Number(vid), membershipId }
+      const loginId = query.get('Upload')
+      const upload = loginId === null ? undefined : { loginId: loginId || undefined }
+      const version = { project, id, ver: Number(vid), membershipId, upload }
       const text = signaturePayload(version, expires)
       if (!isSigned(text, signature)) {
         // Another process may have signed with a newer key.
@@ -72,10 +83,11 @@ function digest(key: SigningKey, text: string): Buffer {
   return createHmac('sha256', key.urlSecret).update(text).digest()
 }
 
-/** A line break inside a part would make a sixth line, which never verifies. */
 function signaturePayload(
-  { project, id, ver, membershipId = '' }: SignedVersion,
+  { project, id, ver, membershipId = '', upload }: SignedVersion,
   expires: string,
 ): string {
-  return [project, id, ver, expires, membershipId].join('\n')
+  const parts = [project, id, ver, expires, membershipId]
+  // A line break inside a part makes a sixth line, which never verifies; JSON has no line breaks.
+  return upload === undefined ? parts.join('\n') : JSON.stringify([...parts, upload.loginId ?? ''])
 }

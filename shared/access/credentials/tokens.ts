@@ -2,6 +2,7 @@
 import { hash, randomUUID } from 'node:crypto'
 import {
   type CryptoKey,
+  decodeJwt,
   decodeProtectedHeader,
   errors,
   type JWK,
@@ -10,6 +11,8 @@ import {
   SignJWT,
 } from 'jose'
 import { Cache } from '../../core/cache.ts'
+import { attempt } from '../../core/errors.ts'
+import { isObject } from '../../fhir/resource.ts'
 
 export interface SigningKey {
   readonly kid: string
@@ -43,6 +46,10 @@ interface TokenSubject {
   /** The Subscription of a web socket token. */
   readonly subscriptionId?: string
   readonly lifetimeSeconds: number
+  /** Thumbprint of the client certificate without which the token is invalid: RFC 8705 §3. */
+  readonly certificate?: string | undefined
+  /** Id of the Project at whose address the token is issued, which its issuer names. */
+  readonly projectScope?: string | undefined
 }
 
 /** https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
@@ -64,6 +71,11 @@ export interface TokenClaims {
   readonly expiresAt: number
   readonly id: string
   readonly subscriptionId: string | undefined
+  /** Thumbprint of the client certificate without which the token is invalid. */
+  readonly certificate: string | undefined
+  readonly issuer: string
+  /** Id of the Project that the issuer names; undefined for the issuer of all Projects. */
+  readonly projectScope: string | undefined
 }
 
 /** A hint at the person, never a proof: ID tokens pass through many hands. */
@@ -85,12 +97,35 @@ export interface Tokens {
   verify(token: string): Promise<TokenClaims | 'expired' | undefined>
 }
 
+const THUMBPRINT = 'x5t#S256'
 const SKEW_SECONDS = 30
 const CACHED_TOKENS = 20_000
 const LONGEST_TOKEN = 8192
 const ID_TOKEN_SECONDS = 3600
 
-/** `baseUrl` is issuer and audience. Verified tokens are cached by digest. */
+/** Returns the address of the service, or that of a Project below it: an issuer. */
+export function issuerUrl(baseUrl: string, projectScope?: string): string {
+  return projectScope === undefined ? baseUrl : `${baseUrl}projects/${projectScope}/`
+}
+
+const PROJECT_PATH = /^projects\/([\da-f-]{36})\/$/
+
+/** Reads the issuer of an unverified token; undefined unless it is this service. */
+function readIssuer(
+  token: string,
+  baseUrl: string,
+): Pick<TokenClaims, 'issuer' | 'projectScope'> | undefined {
+  const issuer = attempt(() => decodeJwt(token))?.iss
+  if (issuer === baseUrl) return { issuer, projectScope: undefined }
+  if (issuer?.startsWith(baseUrl) !== true) return undefined
+  const [, projectScope] = PROJECT_PATH.exec(issuer.slice(baseUrl.length)) ?? []
+  return projectScope === undefined ? undefined : { issuer, projectScope }
+}
+
+/**
+ * Issuer and audience are `baseUrl`, or the address of the Project where the token is issued. Verified tokens are
+ * cached by digest.
+ */
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
   const verified = new Cache<string, TokenClaims>({ name: 'verified-tokens', max: CACHED_TOKENS })
 
@@ -108,15 +143,11 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
         ...(subject.subscriptionId === undefined
           ? {}
           : { subscription_id: subject.subscriptionId }),
+        ...confirmation(subject),
       }
       const { subject: sub, lifetimeSeconds } = subject
-      return await sign(keys, claims, {
-        typ: 'at+jwt',
-        baseUrl,
-        sub,
-        aud: baseUrl,
-        lifetimeSeconds,
-      })
+      const issuer = issuerUrl(baseUrl, subject.projectScope)
+      return await sign(keys, claims, { typ: 'at+jwt', issuer, sub, aud: issuer, lifetimeSeconds })
     },
 
     async issueIdToken(subject) {
@@ -127,16 +158,18 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
         ...(subject.nonce === undefined ? {} : { nonce: subject.nonce }),
         ...clientAndEmail(subject),
       }
-      const { subject: sub, clientId: aud = baseUrl } = subject
+      const issuer = issuerUrl(baseUrl, subject.projectScope)
+      const { subject: sub, clientId: aud = issuer } = subject
       const lifetimeSeconds = ID_TOKEN_SECONDS
       const { alg } = subject
-      return await sign(keys, claims, { typ: 'JWT', baseUrl, sub, aud, lifetimeSeconds, alg })
+      return await sign(keys, claims, { typ: 'JWT', issuer, sub, aud, lifetimeSeconds, alg })
     },
 
     async readIdToken(token) {
       if (token.length > LONGEST_TOKEN) return undefined
       const key = await findKey(token, keys)
-      const payload = key && (await verifyIdTokenHint(token, key, baseUrl))
+      const by = readIssuer(token, baseUrl)
+      const payload = key && by && (await verifyIdTokenHint(token, key, by.issuer))
       return payload && idTokenClaims(payload)
     },
 
@@ -165,7 +198,7 @@ function idTokenClaims(payload: JWTPayload): IdTokenClaims | undefined {
 
 interface Envelope {
   readonly typ: string
-  readonly baseUrl: string
+  readonly issuer: string
   readonly sub: string
   readonly aud: string
   readonly lifetimeSeconds: number
@@ -179,7 +212,7 @@ async function sign(keys: KeySet, claims: JWTPayload, envelope: Envelope): Promi
   const now = Math.floor(Date.now() / 1000)
   return await new SignJWT(claims)
     .setProtectedHeader({ alg: key.alg, kid: key.kid, typ: envelope.typ })
-    .setIssuer(envelope.baseUrl)
+    .setIssuer(envelope.issuer)
     .setAudience(envelope.aud)
     .setSubject(envelope.sub)
     .setIssuedAt(now)
@@ -195,6 +228,11 @@ function clientAndEmail({ clientId, email }: TokenSubject) {
   }
 }
 
+/** https://www.rfc-editor.org/rfc/rfc8705#section-3.1 */
+export function confirmation({ certificate }: Pick<TokenSubject, 'certificate'>) {
+  return certificate === undefined ? {} : { cnf: { [THUMBPRINT]: certificate } }
+}
+
 function isLive(claims: TokenClaims): boolean {
   return claims.expiresAt + SKEW_SECONDS > Date.now() / 1000
 }
@@ -206,10 +244,13 @@ async function check(
 ): Promise<TokenClaims | 'expired' | undefined> {
   const key = await findKey(token, keys)
   if (key === undefined) return undefined
-  const payload = await verifyAccessToken(token, key, baseUrl)
+  const by = readIssuer(token, baseUrl)
+  if (by === undefined) return undefined
+  const payload = await verifyAccessToken(token, key, by.issuer)
   if (payload === undefined || payload === 'expired') return payload
   const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
-  const { subscription_id: subscriptionId } = payload
+  const { subscription_id: subscriptionId, cnf } = payload
+  const certificate = isObject(cnf) ? cnf[THUMBPRINT] : undefined
   if (typeof loginId !== 'string' || typeof profile !== 'string') return undefined
   if (sub === undefined || exp === undefined || iat === undefined || jti === undefined) {
     return undefined
@@ -224,11 +265,13 @@ async function check(
     expiresAt: exp,
     id: jti,
     subscriptionId: typeof subscriptionId === 'string' ? subscriptionId : undefined,
+    certificate: typeof certificate === 'string' ? certificate : undefined,
+    ...by,
   }
 }
 
 async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefined> {
-  const kid = readKeyId(token)
+  const kid = attempt(() => decodeProtectedHeader(token))?.kid
   if (kid === undefined) return undefined
   const known = keys.keys.find((key) => key.kid === kid)
   if (known !== undefined) return known
@@ -236,20 +279,12 @@ async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefi
   return keys.keys.find((key) => key.kid === kid)
 }
 
-function readKeyId(token: string): string | undefined {
-  try {
-    return decodeProtectedHeader(token).kid
-  } catch {
-    return undefined
-  }
-}
-
-async function verifyAccessToken(token: string, key: SigningKey, baseUrl: string) {
+async function verifyAccessToken(token: string, key: SigningKey, issuer: string) {
   try {
     const { payload } = await jwtVerify(token, key.publicKey, {
       algorithms: [key.alg],
-      issuer: baseUrl,
-      audience: baseUrl,
+      issuer,
+      audience: issuer,
       typ: 'at+jwt',
       clockTolerance: SKEW_SECONDS,
       requiredClaims: ['exp', 'iat', 'nbf', 'jti', 'login_id'],
@@ -264,12 +299,12 @@ async function verifyAccessToken(token: string, key: SigningKey, baseUrl: string
 async function verifyIdTokenHint(
   token: string,
   key: SigningKey,
-  baseUrl: string,
+  issuer: string,
 ): Promise<JWTPayload | undefined> {
   try {
     const { payload } = await jwtVerify(token, key.publicKey, {
       algorithms: [key.alg],
-      issuer: baseUrl,
+      issuer,
       typ: 'JWT',
       clockTolerance: Number.MAX_SAFE_INTEGER / 2,
     })

@@ -2,13 +2,15 @@
  * Evaluates criteria in PostgreSQL: the first grant that lets row `r` through. A version without a row is derived
  * from its content, with references in their current state.
  */
+
+import { memoFor } from '../../core/cache.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { binder } from '../../postgres/statement.ts'
 import { hideFromPlanner } from '../../search/predicates/scan-sql.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
-import type { DecisionStatement } from '../../store/rows/fetch.ts'
+import type { DecisionStatement } from '../../store/rows/newest.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import type { Grant, Interaction } from '../grant.ts'
 import { grantsFor } from '../policy.ts'
@@ -21,7 +23,6 @@ import {
   typeScopeKey,
 } from './grant-predicates.ts'
 import type { IndexedRow } from './match-row.ts'
-import { memoFor } from './memo.ts'
 
 /** `all`: no policy applies; undefined: denied. */
 export type AccessDecision = Grant | 'all' | undefined

@@ -2,12 +2,12 @@
  * Decides on writes: before the write by the new index rows, or by PostgreSQL after it, which needs a transaction.
  * Write constraints are evaluated in memory.
  */
-import { forbidden, forbiddenBecause } from '../../core/errors.ts'
+import { attempt, forbidden, forbiddenBecause } from '../../core/errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
-import { withoutSecrets } from '../fields/secrets.ts'
+import { withoutSecrets } from '../fields/fields.ts'
 import type { Grant } from '../grant.ts'
 import { keepPaths } from '../paths.ts'
 import { grantsFor } from '../policy.ts'
@@ -158,17 +158,9 @@ function checkConstraints(
   const before = stored === undefined ? [] : withoutSecrets(stored)
   const after = withoutSecrets(next)
   for (const { name, run, variables } of constraints) {
-    if (!holds(() => run(after, { ...variables, before, after }))) {
+    const [result, ...more] = attempt(() => run(after, { ...variables, before, after })) ?? []
+    if (result !== true || more.length > 0) {
       throw forbiddenBecause(name, `writeConstraint of ${source}`)
     }
-  }
-}
-
-function holds(evaluate: () => readonly unknown[]): boolean {
-  try {
-    const result = evaluate()
-    return result.length === 1 && result[0] === true
-  } catch {
-    return false
   }
 }

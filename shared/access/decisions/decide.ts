@@ -4,19 +4,25 @@
  * with references in their current state.
  */
 
+import { memoFor } from '../../core/cache.ts'
 import { storedParameters, typeName } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
-import { isCondition, leavesOf } from '../../search/language/search-request.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
+import { isCondition, listLeaves } from '../../search/language/search-request.ts'
 import { getIndexPlan, type IndexPlan, type ParameterSubset } from '../../store/index/index-plan.ts'
-import { isLegalId, readRow, rowScope, type StoreContext } from '../../store/rows/context.ts'
-import { indexRows } from '../../store/rows/index-rows.ts'
+import {
+  indexRows,
+  isLegalId,
+  readRow,
+  rowScope,
+  type StoreContext,
+} from '../../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { readMembers } from '../fields/fields.ts'
 import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../grant.ts'
 import { grantsFor, REGISTRY_TYPES } from '../policy.ts'
-import { type Principal, systemPrincipal } from '../principal.ts'
+import { type Principal, SYSTEM_PROJECT_NUMBER, systemPrincipal } from '../principal.ts'
 import { SYSTEM_PROJECT } from '../project-context.ts'
 import {
   type AccessDecision,
@@ -29,7 +35,6 @@ import {
 } from './decide-in-sql.ts'
 import { allSql, compileGrant, createTypeScope, type TypeScope } from './grant-predicates.ts'
 import { type IndexedRow, toIndexedRow } from './match-row.ts'
-import { memoFor } from './memo.ts'
 
 export interface DecidedRow {
   readonly row: VersionRow
@@ -52,9 +57,10 @@ export function needsSql(
   type: string,
   interaction: Interaction,
 ): boolean {
-  const scope = principalTypeScope(keys, principal, type)
   const grants = grantsFor(principal, type, interaction)
-  return grants?.some((grant) => compileGrant(scope, grant).matches === undefined) ?? false
+  if (grants === undefined) return false
+  const scope = principalTypeScope(keys, principal, type)
+  return grants.some((grant) => compileGrant(scope, grant).matches === undefined)
 }
 
 function principalTypeScope(
@@ -62,7 +68,7 @@ function principalTypeScope(
   principal: Principal,
   type: string,
 ): TypeScope {
-  const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
+  const project = REGISTRY_TYPES.has(type) ? SYSTEM_PROJECT_NUMBER : principal.project.number
   return createTypeScope(keys, principal, type, project)
 }
 
@@ -130,7 +136,7 @@ const indexed = new WeakMap<
 function decisionParameters(principal: Principal, rules: Rules, type: string): ParameterSubset {
   return parameters(rules, type, () => {
     const grants = new Set(INTERACTIONS.flatMap((item) => grantsFor(principal, type, item) ?? []))
-    const leaves = [...grants].flatMap(({ criteria }) => criteria.flatMap(leavesOf))
+    const leaves = [...grants].flatMap(({ criteria }) => criteria.flatMap(listLeaves))
     const codes = leaves.flatMap((leaf) => {
       if (!isCondition(leaf)) return leaf.kind === 'compartment' ? ['_compartment'] : []
       return leaf.code === '_compartment' ? [leaf.code] : storedParameters(type, leaf.code)
@@ -327,11 +333,11 @@ export async function versionsBeforeDeletion(
   const list = (of: (row: VersionRow) => number | string) => `{${deletions.map(of).join(',')}}`
   const rows = await connection.query<VersionRow & { n: number }>({
     name: 'last-contents',
-    projects: deletions.map(({ project }) => project),
+    perProject: deletions.map(({ project }) => project),
     text: `select x.n::int, ${versionColumns('v')}
       from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
         as x(project, type, id, ver, n)
-      join version v on v.project = x.project and v.type = x.type and v.id = x.id
+      join version v on ${dialect.projectOfList('v.project', 4)} and v.type = x.type and v.id = x.id
         and v.ver = x.ver - 1
       where v.content is not null`,
     values: [

@@ -2,11 +2,13 @@
  * Compiles grants for both evaluators: SQL predicates on rows `r`, and a matcher on index rows in memory. Every
  * search, export and count takes its visible rows from here.
  */
+
+import { memoFor } from '../../core/cache.ts'
 import { hiddenParameter } from '../../core/errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { pathsRead } from '../../search/language/parameter-paths.ts'
-import { compilePredicate } from '../../search/predicates/conditions.ts'
+import { compilePredicate } from '../../search/predicates/compile.ts'
 import {
   filter,
   oneRowSql,
@@ -16,18 +18,16 @@ import {
   widestReadScope,
 } from '../../search/predicates/predicate.ts'
 import { projectKey, type StoreContext } from '../../store/rows/context.ts'
-import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import type { Grant, Interaction } from '../grant.ts'
 import { overlaps } from '../paths.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../policy.ts'
-import type { Principal } from '../principal.ts'
+import { type Principal, SYSTEM_PROJECT_NUMBER } from '../principal.ts'
 import {
   compileRowMatcher,
   dependsOnRowOnly,
   type IndexedRow,
   type RowMatcher,
 } from './match-row.ts'
-import { memoFor } from './memo.ts'
 
 /** `own`: custom search parameters of the rows; `units`: units a policy may convert to. */
 export type TypeScope = Pick<SearchScope, 'keys' | 'project' | 'type' | 'own' | 'units'>
@@ -94,7 +94,7 @@ function policyScene(scope: TypeScope): SearchScope {
       policyScene({
         ...scope,
         type,
-        project: REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : scope.project,
+        project: REGISTRY_TYPES.has(type) ? SYSTEM_PROJECT_NUMBER : scope.project,
       }),
   }
 }
@@ -162,7 +162,7 @@ function makeVisible(
     few: exactSql(fewRowsSql),
     reach,
   }
-  const wider = widerTest(alternatives)
+  const wider = widerPredicate(alternatives)
   if (wider === undefined) return [exact]
   const isExact = alternatives.every(
     ({ tests: predicates, not }) => predicates.length === 1 && not.length === 0,
@@ -208,7 +208,7 @@ export function withVisible(
 }
 
 /** Returns keys of which every visible row holds one, to find and count rows by. */
-function widerTest(alternatives: readonly Alternative[]): Predicate | undefined {
+function widerPredicate(alternatives: readonly Alternative[]): Predicate | undefined {
   const any = new Set<bigint>()
   for (const { tests: predicates } of alternatives) {
     const narrow = predicates.find((predicate) => predicate.kind === 'keys')
@@ -253,7 +253,7 @@ export function visibleRows(
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Predicate = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
-  const scope = createTypeScope(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
+  const scope = createTypeScope(keys, principal, type, isRegistry ? SYSTEM_PROJECT_NUMBER : project)
   // A member's User may belong to the platform; its address is in the membership anyway.
   const isMember = type === 'User' && from === 'ProjectMembership'
   const isLimited = isRegistry && !principal.isSuperAdmin && !isMember

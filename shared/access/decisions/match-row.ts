@@ -7,6 +7,7 @@ import { comparedText, splitWindows } from '../../fhir/searched-text.ts'
 import { UCUM } from '../../fhir/values.ts'
 import {
   type Condition,
+  type ConditionOf,
   type Criterion,
   isCondition,
 } from '../../search/language/search-request.ts'
@@ -17,12 +18,12 @@ import {
   parseQuantityValue,
   unescapeValue,
 } from '../../search/language/values.ts'
-import { compilePredicate } from '../../search/predicates/conditions.ts'
+import { compilePredicate } from '../../search/predicates/compile.ts'
 import { isMissing, type SearchScope } from '../../search/predicates/predicate.ts'
 import { convertNumber, dateValues } from '../../search/predicates/ranges.ts'
 import { searchWords } from '../../search/predicates/strings.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
-import type { RangeRow, StringRow } from '../../store/index/rows.ts'
+import type { RangeRow, StringRow } from '../../store/index/keys.ts'
 import { normalId } from '../../store/rows/context.ts'
 
 export interface IndexedRow {
@@ -86,13 +87,16 @@ function conditionMatcher(scope: SearchScope, condition: Condition): RowMatcher 
   const { type, own, keys, project } = scope
   if (code === '_id') {
     const ids = new Set(values.map((value) => keys.rowId(type, idIn(type, value))))
-    return modifier === 'not' ? (row) => !ids.has(row.rowId) : (row) => ids.has(row.rowId)
+    if (modifier === 'not') return (row) => !ids.has(row.rowId)
+    return modifier === undefined ? (row) => ids.has(row.rowId) : undefined
   }
   if (code === '_lastUpdated') return undefined
   const ps = new Set(
     storedParameters(type, code).map((stored) => keys.param(project, type, stored)),
   )
-  switch (searchParameter(type, code, own)?.type) {
+  if (searchParameter(type, code, own)?.type !== condition.type)
+    return keysMatcher(scope, condition)
+  switch (condition.type) {
     case 'string':
       return stringMatcher(scope, ps, condition)
     case 'date':
@@ -136,24 +140,41 @@ type Parameters = ReadonlySet<bigint>
 function stringMatcher(
   scope: SearchScope,
   ps: Parameters,
-  condition: Condition,
+  condition: ConditionOf<'string'>,
 ): RowMatcher | undefined {
-  const { keys } = scope
-  const { modifier, values } = condition
-  if (modifier === 'exact') return byKeys(scope, condition)
-  const isOf = ({ p }: StringRow) => ps.has(p)
-  if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
+  const { code, modifier, values } = condition
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
-  if (modifier === 'contains' || modifier === 'text' || modifier === 'ew') {
-    return partMatcher(scope, ps, texts, modifier === 'ew')
+  switch (modifier) {
+    case 'missing':
+      return present(condition, (row) => row.strings.some(({ p }) => ps.has(p)))
+    case 'exact':
+      return byKeys(scope, condition)
+    case 'contains':
+    case 'text':
+      return partMatcher(scope, ps, texts, false)
+    case 'ew':
+      return partMatcher(scope, ps, texts, true)
+    case 'not':
+      return opposite(wordStartsMatcher(scope, ps, texts, code))
+    case undefined:
+      return wordStartsMatcher(scope, ps, texts, code)
+    default:
+      return modifier satisfies never
   }
+}
+
+function wordStartsMatcher(
+  { keys }: SearchScope,
+  ps: Parameters,
+  texts: readonly string[],
+  code: string,
+): RowMatcher {
   const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
-  const wanted = texts.map((text) => searchWords(text, condition.code))
-  const isSaid = ({ strings }: IndexedRow) =>
+  const wanted = texts.map((text) => searchWords(text, code))
+  return ({ strings }) =>
     wanted.some((words) =>
       words.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word))),
     )
-  return modifier === 'not' ? opposite(isSaid) : isSaid
 }
 
 function partMatcher(
@@ -176,7 +197,7 @@ function partMatcher(
   }
 }
 
-function mainDateMatcher(condition: Condition): RowMatcher | undefined {
+function mainDateMatcher(condition: ConditionOf<'date'>): RowMatcher | undefined {
   if (condition.modifier === 'missing') return present(condition, (row) => row.low !== undefined)
   const values = dateValues(condition)
   return ({ low, high }) =>
@@ -187,15 +208,16 @@ function mainDateMatcher(condition: Condition): RowMatcher | undefined {
     )
 }
 
-function dateMatcher(ps: Parameters, condition: Condition): RowMatcher | undefined {
+function dateMatcher(ps: Parameters, condition: ConditionOf<'date'>): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = dateValues(condition)
   return ({ ranges }) =>
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => dateHolds(value, lo, hi)))
 }
 
-function numberMatcher(ps: Parameters, condition: Condition): RowMatcher | undefined {
+function numberMatcher(ps: Parameters, condition: ConditionOf<'number'>): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
+  condition.modifier satisfies undefined
   const values = condition.values.map((value) => parseNumberValue(value))
   return ({ ranges }) =>
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => numberHolds(value, lo, hi)))
@@ -205,9 +227,10 @@ function numberMatcher(ps: Parameters, condition: Condition): RowMatcher | undef
 function quantityMatcher(
   { keys }: SearchScope,
   ps: Parameters,
-  condition: Condition,
+  condition: ConditionOf<'quantity'>,
 ): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
+  condition.modifier satisfies undefined
   const wanted = condition.values.map((text) => parseQuantityValue(text))
   // Only the dictionary knows the units of a system.
   if (wanted.some(({ system, code }) => system !== undefined && code === undefined))

@@ -2,15 +2,14 @@
  * Elements that the platform hides or protects under every policy: left out of responses, kept on writes. See also
  * paths.ts.
  */
+
 import { badRequest } from '../../core/errors.ts'
-import { typeElements } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
-import { eachMember, valueEnd } from '../../fhir/json-text.ts'
+import { eachMember } from '../../fhir/json-text.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { cutBelow, wholeMembers, withoutPaths } from '../paths.ts'
+import { cutBelow, withoutPaths } from '../paths.ts'
 import type { Principal } from '../principal.ts'
 import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
-import { secretPaths, withoutSecretExtensions } from './secrets.ts'
 
 interface Masks {
   /** Never shown. */
@@ -20,6 +19,8 @@ interface Masks {
   /** Shown to super admins only. */
   readonly superAdmin?: readonly string[]
   readonly admin?: readonly string[]
+  /** Hidden from Bots that may not read every secret. */
+  readonly secret?: readonly string[]
   readonly readonly?: readonly string[]
   /** Immutable once written. */
   readonly fixed?: readonly string[]
@@ -30,20 +31,26 @@ const MASKS: Readonly<Record<string, Masks>> = {
     always: ['passwordHash', 'mfaSecret', 'provenEmail'],
     readonly: ['email', 'emailVerified', 'mfaEnrolled', 'project'],
   },
-  Login: { always: ['code', 'cookie', 'browser', 'refreshSecret'], digests: ['code', 'cookie'] },
+  Login: {
+    always: ['code', 'cookie', 'browser', 'refreshSecret', 'preAuthorizedCodeHash', 'emailMfa'],
+    digests: ['code', 'cookie'],
+  },
   JsonWebKey: { always: ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k'] },
   Project: {
     superAdmin: ['superAdmin', 'systemSecret', 'strictMode'],
+    secret: ['secret', 'systemSecret'],
     readonly: ['features', 'link', 'systemSetting', 'owner'],
   },
   ProjectMembership: { fixed: ['project', 'user'] },
   Bot: { readonly: ['system'] },
-  ClientApplication: { admin: ['secret', 'retiringSecret', 'identityProvider'] },
+  ClientApplication: {
+    admin: ['secret', 'retiringSecret', 'identityProvider'],
+    secret: ['secret', 'retiringSecret', 'identityProvider'],
+  },
 }
 
-export function hasPlatformMasks(type: string): boolean {
-  return MASKS[type] !== undefined || isMasked(type)
-}
+/** Types with elements that the platform hides, or with secrets of their authors. */
+export const MASKED_TYPES: ReadonlySet<string> = new Set([...Object.keys(MASKS), SUBSCRIPTION])
 
 /** Returns the paths that no caller may search: secrets, and elements hidden from anyone. */
 export function unsearchablePaths(type: string): readonly string[] {
@@ -72,13 +79,15 @@ export function hiddenFields(principal: Principal, type: string): readonly strin
     : principal.isProjectAdmin
       ? 'admin'
       : 'member'
-  const key = `${type} ${level}`
+  const hasSecrets = principal.declared?.secrets === undefined
+  const key = `${type} ${level} ${hasSecrets}`
   const known = hidden.get(key)
   if (known !== undefined) return known
   const made = [
     ...(masks.always ?? []),
     ...(level === 'superAdmin' ? [] : (masks.superAdmin ?? [])),
     ...(level === 'member' ? (masks.admin ?? []) : []),
+    ...(hasSecrets ? [] : (masks.secret ?? [])),
   ]
   hidden.set(key, made)
   return made
@@ -99,7 +108,7 @@ export function fieldsNotCreated(principal: Principal, type: string): readonly s
   return principal.isSuperAdmin ? hidden : [...hidden, ...(MASKS[type]?.readonly ?? [])]
 }
 
-export function strip(resource: Resource, fields: readonly string[]): Resource {
+function strip(resource: Resource, fields: readonly string[]): Resource {
   const shown = Object.entries(resource).filter(([name]) => !fields.includes(name))
   return Object.fromEntries(shown) as Resource
 }
@@ -138,20 +147,15 @@ export function masked(
   }
 }
 
-/** True when versions of the type may hold secrets of their author. */
-function isMasked(type: string): boolean {
-  return type === SUBSCRIPTION
-}
-
 /** True when a version may hold secrets that this Principal must not see. */
 export function hasMasks(type: string, principal: Principal, author: string | undefined): boolean {
-  if (!isMasked(type) || principal.isProjectAdmin) return false
+  if (type !== SUBSCRIPTION || principal.isProjectAdmin) return false
   return principal.profile === undefined || principal.profile !== author
 }
 
 /** Errors: 400. The writer becomes the author, so a mask cannot stand for the stored value. */
 export function rejectMasks({ resourceType, extension, channel }: Resource): void {
-  if (!isMasked(resourceType)) return
+  if (resourceType !== SUBSCRIPTION) return
   const header = isObject(channel) ? channel.header : undefined
   if (Array.isArray(header) && header.includes(MASK))
     throw hiddenValue('Subscription.channel.header')
@@ -174,7 +178,7 @@ export function subscriptionSecrets({
 }
 
 function hiddenValue(path: string) {
-  return badRequest(`${MASK} stands for a secret; say another one or leave it out`, path)
+  return badRequest(`${MASK} is a masked value: send a new secret or omit it`, path)
 }
 
 function maskedSecret(item: unknown): unknown {
@@ -189,12 +193,6 @@ function isSecret(item: unknown): item is Record<string, unknown> {
 
 /** Needs JSON without white space. Errors: SyntaxError. */
 export function removeJsonPaths(type: string, text: string, paths: readonly string[]): string {
-  const names = soughtNames(type, paths)
-  const isPlain = names !== undefined && !text.includes('"contained":')
-  return (isPlain ? withoutNames(text, names) : undefined) ?? withoutWalk(type, text, paths)
-}
-
-function withoutWalk(type: string, text: string, paths: readonly string[]): string {
   const members: string[] = []
   eachMember(text, (name, at, start, end) => {
     const left = cutBelow(type, paths, name, () => parseJson(text.slice(start, end)))
@@ -202,38 +200,6 @@ function withoutWalk(type: string, text: string, paths: readonly string[]): stri
     else if (left !== undefined) members.push(`"${name}":${JSON.stringify(left)}`)
   })
   return `{${members.join(',')}}`
-}
-
-/** Above this, a walk is cheaper than searching for each. */
-const MAX_SOUGHT = 16
-const sought = new WeakMap<readonly string[], Map<string, readonly string[] | undefined>>()
-
-/** Names of wholly hidden elements; undefined when other members have the same names. */
-function soughtNames(type: string, paths: readonly string[]): readonly string[] | undefined {
-  const byType = sought.get(paths) ?? new Map<string, readonly string[] | undefined>()
-  if (byType.has(type)) return byType.get(type)
-  sought.set(paths, byType)
-  const nested = nestedNames(type)
-  const whole = wholeMembers(type, paths)?.flatMap((name) => [name, `_${name}`]) ?? []
-  const isAlone = nested !== undefined && !whole.some((name) => nested.has(name))
-  const isSought = isAlone && whole.length > 0 && whole.length <= MAX_SOUGHT
-  byType.set(type, isSought ? whole : undefined)
-  return byType.get(type)
-}
-
-/** Undefined when the text does not decide. Quotes in strings are escaped, so each match is a member. */
-function withoutNames(text: string, names: readonly string[]): string | undefined {
-  let left = text
-  for (const name of names) {
-    const key = `"${name}":`
-    const at = left.indexOf(key)
-    if (at < 0) continue
-    // Never the first member, which is `resourceType`. A second match may be another member.
-    if (left[at - 1] !== ',' || left.includes(key, at + 1)) return undefined
-    const end = valueEnd(left, at + name.length + 3)
-    left = left.slice(0, at - 1) + left.slice(end)
-  }
-  return left
 }
 
 /** Errors: SyntaxError. */
@@ -248,40 +214,49 @@ export function readMembers(
   return members
 }
 
-/**
- * Collects the names in all types that an element below the root, or an extension, may have. Undefined for a type
- * that holds whole resources, as a Bundle does; the caller looks for `contained` ones.
+/*
+ * Secrets of platform types, which no index, expression, constraint, profile or export reads: each would answer
+ * questions about its input, or outlive the rights of its owner. Reads show some to administrators.
  */
-function nestedNames(type: string): ReadonlySet<string> | undefined {
-  if (!known.has(type)) known.set(type, namesBelow(type))
-  return known.get(type)
+
+const SECRET_PATHS: Readonly<Record<string, readonly string[]>> = {
+  ClientApplication: [
+    ...['secret', 'retiringSecret'],
+    ...['identityProvider.clientSecret', 'identityProvider.userInfoApiKey'],
+  ],
+  DomainConfiguration: ['identityProvider.clientSecret', 'identityProvider.userInfoApiKey'],
+  JsonWebKey: ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k'],
+  Login: ['refreshSecret', 'browser', 'preAuthorizedCodeHash', 'emailMfa.codeHash'],
+  Project: ['secret', 'systemSecret', 'site.recaptchaSecretKey', 'site.googleClientSecret'],
+  Subscription: ['channel.header'],
+  User: ['passwordHash', 'mfaSecret'],
+  UserSecurityRequest: ['secret'],
+}
+const SECRET_EXTENSION = /secret$/i
+const NONE: readonly string[] = []
+
+export function secretPaths(type: string): readonly string[] {
+  return SECRET_PATHS[type] ?? NONE
 }
 
-const known = new Map<string, ReadonlySet<string> | undefined>()
-
-function namesBelow(type: string): ReadonlySet<string> | undefined {
-  const names = new Set<string>()
-  const seen = new Set<string>()
-  const pending = ['Extension', 'Element']
-  const take = (owner: string, isRoot: boolean) => {
-    for (const { path, choice, types } of typeElements(owner)) {
-      if (isRoot && path === 'contained') continue
-      const name = path.slice(path.lastIndexOf('.') + 1)
-      const forms = choice ? types.map(({ code }) => name + capital(code)) : [name]
-      if (!isRoot || path.includes('.')) for (const form of forms) names.add(form)
-      pending.push(...types.map(({ code }) => code))
-    }
-  }
-  take(type, true)
-  for (let owner = pending.pop(); owner !== undefined; owner = pending.pop()) {
-    if (owner === 'Resource' || owner === 'DomainResource') return undefined
-    if (seen.has(owner)) continue
-    seen.add(owner)
-    take(owner, false)
-  }
-  return names
+export function hasSecretExtensions(type: string): boolean {
+  return SECRET_PATHS[type] !== undefined
 }
 
-function capital(code: string): string {
-  return code.charAt(0).toUpperCase() + code.slice(1)
+/** Returns the resource for evaluators, without secret elements and extensions. */
+export function withoutSecrets(resource: Resource): Resource {
+  const paths = SECRET_PATHS[resource.resourceType]
+  if (paths === undefined) return resource
+  return withoutSecretExtensions(withoutPaths(resource, paths))
+}
+
+export function withoutSecretExtensions(resource: Resource): Resource {
+  const { extension, ...rest } = resource
+  if (!Array.isArray(extension)) return resource
+  const kept = extension.filter((item) => !hasSecretName(item))
+  return (kept.length === 0 ? rest : { ...rest, extension: kept }) as Resource
+}
+
+function hasSecretName(item: unknown): boolean {
+  return isObject(item) && typeof item.url === 'string' && SECRET_EXTENSION.test(item.url)
 }

@@ -2,9 +2,10 @@
  * Guarded elements widen exposure, hide traces or define behaviour for others. Only project administrators and
  * members whose policy names the type write them; `*` does not include them.
  */
+
 import { isBotExtension } from '../../fhir/bot-extensions.ts'
 import { isSameJson } from '../../fhir/json.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { isObject, parseReference, type Resource, toObjects } from '../../fhir/resource.ts'
 import { subscriptionSecrets } from '../fields/fields.ts'
 import { isPreCommit } from '../subscription.ts'
 
@@ -31,7 +32,7 @@ type TypeGuard = GuardedElements | GuardedOtherwise
 
 const CLINICAL: TypeGuard = {
   by: 'nothing',
-  reason: 'a record of care: a policy says who writes it, and it gives no rights',
+  reason: 'clinical data: policies control its writes, and it grants no rights',
 }
 const SENT: TypeGuard = {
   by: 'nothing',
@@ -41,9 +42,13 @@ const CONTENT: TypeGuard = {
   by: 'nothing',
   reason: 'callers name it, and its results are written with the rights of the caller',
 }
+const DECLARED: TypeGuard = {
+  by: 'nothing',
+  reason: 'it is a claim in the metadata for members of the Project, and grants no rights',
+}
 const REGISTRY: TypeGuard = {
   by: 'registry',
-  reason: 'it decides who may sign in, and with which rights',
+  reason: 'it controls sign-in and rights',
 }
 const RESOLVED: TypeGuard = {
   by: 'url',
@@ -55,19 +60,18 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   SmartAppLaunch: { by: 'type', reason: 'it puts apps of others into the context of a patient' },
   SearchParameter: {
     by: 'type',
-    reason: 'criteria of policies and Subscriptions name it, and what it indexes can be searched',
+    reason: 'criteria of policies and Subscriptions use it, and its index can be searched',
   },
   Bot: {
     by: 'elements',
     parts: botParts,
-    reason:
-      'they decide with whose rights it runs, who starts it, by which identifier and when, its limits, and its audit',
+    reason: 'they control its rights, callers, identifier, schedule, limits and audit',
   },
   ClientApplication: {
     by: 'elements',
     // All but the name: new elements are guarded by default.
     parts: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
-    reason: 'it authenticates an app, and says where codes and tokens are sent',
+    reason: 'it authenticates an app, and decides where codes and tokens are sent',
   },
   DomainConfiguration: {
     by: 'elements',
@@ -78,6 +82,11 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
     by: 'elements',
     parts: (resource) => (isImplemented(resource) ? whole(resource) : {}),
     reason: 'with an implementation, its Bot answers the calls of all members',
+  },
+  Agent: {
+    by: 'elements',
+    parts: ({ channel }) => ({ channel }),
+    reason: 'a channel decides which Bot gets the messages of devices',
   },
   Subscription: {
     by: 'elements',
@@ -108,13 +117,12 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   Binary: { by: 'rule', reason: 'the code of a Bot is guarded like the Bot itself' },
   AsyncJob: { by: 'service', reason: 'it records the work of the service' },
   BulkDataExport: { by: 'service', reason: 'it records the work of the service' },
-  Agent: { by: 'nothing', reason: 'the service has no agents; a stored one connects to nothing' },
   ActivityDefinition: CONTENT,
   GraphDefinition: CONTENT,
   PlanDefinition: CONTENT,
   Questionnaire: {
     by: 'nothing',
-    reason: 'members maintain forms together; a policy says who may, as for clinical records',
+    reason: 'members maintain forms together; policies control writes, as for clinical data',
   },
   Group: {
     by: 'nothing',
@@ -138,7 +146,8 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
     reason: 'its times are proposals: members that may write Slots choose any time',
   },
   Bundle: SENT,
-  CapabilityStatement: SENT,
+  CapabilityStatement: DECLARED,
+  ImplementationGuide: DECLARED,
   OperationOutcome: SENT,
   Parameters: SENT,
   SubscriptionStatus: SENT,
@@ -180,7 +189,10 @@ const DEFAULTS: Parts = {
   auditEventDestination: ['resource'],
 }
 
-/** Guards new elements by default; an explicit default value counts as absent. */
+/**
+ * Guards new elements by default; an explicit default value counts as absent. bots/write-rules.ts is stricter with
+ * `runAsUser` and `system`.
+ */
 function botParts(bot: Resource): Parts {
   const { extension } = bot
   const own = Object.entries(withoutBase(bot)).filter(
@@ -196,8 +208,7 @@ function botParts(bot: Resource): Parts {
 const IMPLEMENTATION = 'operationDefinition-implementation'
 
 export function implementationReferences({ extension }: Resource): readonly unknown[] {
-  const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
-  return extensions.flatMap(({ url, valueReference }) =>
+  return toObjects(extension).flatMap(({ url, valueReference }) =>
     typeof url === 'string' && url.endsWith(`/${IMPLEMENTATION}`) ? [valueReference] : [],
   )
 }
@@ -241,4 +252,41 @@ function changes(
 
 export function isSame(a: unknown, b: unknown): boolean {
   return a === b || isSameJson(JSON.stringify(a) ?? 'null', JSON.stringify(b) ?? 'null')
+}
+
+/* AuditEvents of applications may name any agents. Only the service may write events marked as its own. */
+
+export const SERVICE_NAME = 'Botica'
+export const EVENT_SYSTEM = 'https://medplum.com/CodeSystem/audit-event'
+const OBSERVERS = new Set(['Project', 'Bot', 'Subscription'])
+
+/** Returns the path of the element that claims the service recorded the event. */
+export function claimsService(
+  { type, source }: Resource,
+  baseUrl: string | undefined,
+): string | undefined {
+  const system = isObject(type) ? type.system : undefined
+  if (system === EVENT_SYSTEM) return 'AuditEvent.type'
+  const observer = isObject(source) ? source.observer : undefined
+  return isObject(observer) && isService(observer, baseUrl)
+    ? 'AuditEvent.source.observer'
+    : undefined
+}
+
+function isService(
+  { reference, type, display, identifier }: Readonly<Record<string, unknown>>,
+  baseUrl: string | undefined,
+): boolean {
+  const text = typeof reference === 'string' ? reference : ''
+  // Compares only the tail of an absolute reference, since this server's base has several spellings.
+  const tail = text.split('/_history/', 1)[0]?.split('/').slice(-2).join('/')
+  const target = parseReference(tail)?.type ?? type
+  if (typeof target === 'string' && OBSERVERS.has(target)) return true
+  const value = isObject(identifier) ? identifier.value : undefined
+  const names = new Set([SERVICE_NAME, baseUrl ?? SERVICE_NAME].map(plain))
+  return [text, display, value].some((name) => typeof name === 'string' && names.has(plain(name)))
+}
+
+function plain(name: string): string {
+  return name.trim().toLowerCase().replace(/\/+$/, '')
 }

@@ -1,7 +1,7 @@
 /** Compares the rights of writers, callers and programs. */
+import { botLabels } from '../../fhir/bot-labels.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { plainGrant } from '../compile.ts'
-import { type Grant, INTERACTIONS } from '../grant.ts'
+import { type Grant, INTERACTIONS, plainGrant } from '../grant.ts'
 import { REGISTRY_TYPES } from '../policy.ts'
 import type { Principal } from '../principal.ts'
 import { guardedChanges, isGuardedType, isNamedMore, isSame } from './elements.ts'
@@ -10,11 +10,12 @@ export function runsAsCaller(bot: Resource | undefined): boolean {
   return bot?.runAsUser === true
 }
 
-/** True when a write changes a Bot's code, or the source for the next deployment. */
+/** True when a write changes a Bot's code, also under a label, or the source for the next deployment. */
 export function changesCode(before: Resource | undefined, after: Resource): boolean {
-  return ['executableCode', 'code', 'sourceCode'].some(
+  const changed = ['executableCode', 'code', 'sourceCode'].some(
     (name) => !isSame(before?.[name], after[name]),
   )
+  return changed || !isSame(before ? botLabels(before) : [], botLabels(after))
 }
 
 /** Returns a guarded path that a program without the right to it changed in another caller's write. */

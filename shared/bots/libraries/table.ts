@@ -1,15 +1,17 @@
 /**
  * npm libraries for bots: browser versions of Node's modules, and the published SDK. Each is a script loaded before the
- * code of a bot that names the module.
+ * code of a bot that names the module. `npm run build` bundles them into `dist/libraries`.
  */
-import { createRequire } from 'node:module'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 
 export const CORE = '@medplum/core'
 /** The guest has digests and randomness built in; the library has the rest. */
 export const CRYPTO = 'crypto'
 export const PDF = '#pdf'
 
-const entries: Readonly<Record<string, string>> = {
+/** Module → entry point bundled by `scripts/libraries.ts`. */
+export const entries: Readonly<Record<string, string>> = {
   [CORE]: CORE,
   assert: 'assert/',
   crypto: './crypto/index.cjs',
@@ -47,16 +49,36 @@ export const libraryModules: readonly string[] = [
   ...Object.keys(parts),
 ]
 
-const resolver = createRequire(import.meta.url)
+/** The folder of the bundles and of `exports.json`. */
+export const BUNDLES = join(import.meta.dirname, '../../../dist/libraries')
+export const EXPORTS_FILE = 'exports.json'
 
-export function libraryFile(name: string): string {
-  return resolver.resolve(entries[name] ?? name)
+export function bundleName(module: string): string {
+  return module.replace(/^\W/, '').replace('/', '-')
 }
 
+const sources = new Map<string, string>()
+
+/** Returns the script of a library: a function of `require`, for modules outside it, and the glue's `host`. */
+export function librarySource(name: string): string {
+  const source = sources.get(name) ?? readBundle(`${bundleName(name)}.js`)
+  sources.set(name, source)
+  return source
+}
+
+let exported: Readonly<Record<string, readonly string[]>> | undefined
+
 export function libraryExports(name: string): readonly string[] {
-  const [module, part] = parts[name] ?? [name]
-  const exported: Readonly<Record<string, unknown>> = resolver(libraryFile(module))
-  return Object.keys(Object(part === undefined ? exported : exported[part]))
+  exported ??= JSON.parse(readBundle(EXPORTS_FILE)) as NonNullable<typeof exported>
+  return exported[name] ?? []
+}
+
+function readBundle(file: string): string {
+  try {
+    return readFileSync(join(BUNDLES, file), 'utf8')
+  } catch (error) {
+    throw new Error('The libraries of bots are not built: run `npm run build`', { cause: error })
+  }
 }
 
 const named = new RegExp(

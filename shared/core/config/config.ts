@@ -12,9 +12,8 @@ export interface Config {
   /** Ends in a slash; prefix of all absolute URLs in responses. */
   readonly baseUrl: string
   readonly databaseUrl: string
-  /** PostgreSQL's own address when the other one is a pooler's. */
+  /** PostgreSQL's address if `databaseUrl` is a pooler's. */
   readonly databaseDirectUrl: string | undefined
-  /** Read replicas. */
   readonly databaseReadUrls: readonly string[]
   readonly databaseTlsInsecure: boolean
   readonly databasePool: number
@@ -39,6 +38,10 @@ export interface Config {
   readonly corsOrigins: readonly string[]
   readonly frameAncestors: readonly string[]
   readonly trustProxy: boolean
+  /** Name in lower case of the header in which the proxy passes the client certificate. */
+  readonly clientCertificateHeader: string | undefined
+  /** The proxy passes only certificates that its CAs have issued. */
+  readonly clientCertificateVerified: boolean
   readonly maxBodyBytes: number
   readonly maxBundleBytes: number
   /** Requests with larger bodies run in a web thread. */
@@ -68,6 +71,8 @@ export interface Config {
   /** Concurrent runs per bot, and per project, over all workers; 0: unlimited. */
   readonly botConcurrency: number
   readonly projectConcurrency: number
+  /** Memory of a web process; bounds the thread for large bodies. */
+  readonly webMemoryMb: number
   /** Memory of a worker and its executors; bounds the number of executors. */
   readonly workerMemoryMb: number
   readonly workerQueues: readonly string[]
@@ -76,6 +81,7 @@ export interface Config {
   readonly exportCompressionLevel: number
   readonly defaultProjectFeatures: readonly string[]
   readonly openPatientAccess: boolean
+  readonly newProjectPolicies: boolean
   readonly metricsToken: string | undefined
   readonly productName: string
   /** Allows open registration of users and projects. */
@@ -127,6 +133,11 @@ const FEATURES = [
   'google-auth-required',
   'transaction-bundles',
   'ai',
+  'ai-realtime',
+  'async-batch',
+  'log-streaming',
+  'range-search',
+  'scheduling',
   'aws-comprehend',
   'aws-textract',
   'reference-checks',
@@ -211,6 +222,12 @@ function limits(read: Reader) {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
     frameAncestors: read.origins('FRAME_ANCESTORS'),
     trustProxy: read.flag('TRUST_PROXY', false),
+    clientCertificateHeader: read.header('CLIENT_CERTIFICATE_HEADER', 'TRUST_PROXY'),
+    clientCertificateVerified: read.flag(
+      'CLIENT_CERTIFICATE_VERIFIED',
+      false,
+      'CLIENT_CERTIFICATE_HEADER',
+    ),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
     maxBundleBytes: read.whole('MAX_BUNDLE_BYTES', 52_428_800, 1024),
     largeBodyBytes: read.whole('LARGE_BODY_BYTES', 65_536, 1024),
@@ -240,6 +257,7 @@ function jobs(read: Reader) {
     workerConcurrency: read.whole('WORKER_CONCURRENCY', 8, 1, 1000),
     botConcurrency: read.whole('BOT_CONCURRENCY', 0, 0),
     projectConcurrency: read.whole('PROJECT_CONCURRENCY', 0, 0),
+    webMemoryMb: read.whole('WEB_MEMORY_MB', defaultMemoryMb(), 1),
     workerMemoryMb: read.whole('WORKER_MEMORY_MB', defaultMemoryMb(), 1),
     workerQueues: read.list('WORKER_QUEUES', QUEUE_NAMES, QUEUE_NAMES),
     queueBacklogMax: read.whole('QUEUE_BACKLOG_MAX', 10_000, 1),
@@ -252,6 +270,7 @@ function features(read: Reader) {
   return {
     defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', USUAL_FEATURES, FEATURES),
     openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
+    newProjectPolicies: read.flag('NEW_PROJECT_POLICIES', false),
     metricsToken: read.text('METRICS_TOKEN'),
     registerEnabled: read.flag('REGISTER_ENABLED', false),
     passwordCheck: read.oneOf('PASSWORD_CHECK', 'list', ['off', 'list', 'remote']),
@@ -279,7 +298,7 @@ function withSlash(url: string): string {
 const MB = 1024 * 1024
 const MOST_MEMORY_MB = 8192
 
-/** The container's limit (cgroup), otherwise half of the machine; 2 GB at most. */
+/** The container's limit (cgroup), otherwise half of the machine, within `MOST_MEMORY_MB`. */
 export function defaultMemoryMb(total = totalmem(), limit = process.constrainedMemory()): number {
   // Without a limit Node returns 0, or a number larger than any memory.
   const isLimited = limit > 0 && limit < total

@@ -1,7 +1,8 @@
 /** Rules for addresses that the service may call on behalf of callers, and address blocks that are never allowed. */
-import { BlockList, isIP, isIPv4 } from 'node:net'
+import { BlockList, isIP } from 'node:net'
+import ipaddr from 'ipaddr.js'
 
-export type Reach = 'off' | 'public' | 'all'
+type Reach = 'off' | 'public' | 'all'
 
 export interface Outbound {
   readonly reach: Reach
@@ -9,6 +10,10 @@ export interface Outbound {
   readonly only: readonly HostRule[]
   /** Denylist, which overrides every other rule. */
   readonly never: readonly HostRule[]
+  /** Second allowlist, that of a Bot; undefined: all hosts. It permits nothing that the other rules block. */
+  readonly named?: readonly HostRule[] | undefined
+  /** Ports that need no rule at public addresses; default those of HTTP. */
+  readonly ports?: ReadonlySet<string>
   readonly userAgent: string
 }
 
@@ -40,7 +45,6 @@ export function readHostRule(text: string): HostRule | undefined {
   return { host: plainHost(hostname), isBelow: below !== undefined, range: undefined, port }
 }
 
-/** Parses an address or `<address>/<bits>`. */
 function parseRange(text: string): BlockList | undefined {
   const [address = '', bits] = text.split('/')
   const version = isIP(address)
@@ -60,13 +64,16 @@ export function plainHost(hostname: string): string {
 
 /** Returns the reason for blocking a URL, if any. Before DNS resolution, only definite violations block. */
 export function blockedReason(
-  { reach, only, never }: Outbound,
+  { reach, only, never, named, ports = PUBLIC_PORTS }: Outbound,
   url: URL,
   addresses?: readonly string[],
 ): string | undefined {
   if (reach === 'off') return 'fetch is switched off'
   const host = plainHost(url.hostname)
   const port = url.port || (url.protocol === 'https:' ? '443' : '80')
+  if (named !== undefined && !isNamedHost(named, host, port)) {
+    return `${host} is not among the hosts that the Bot names`
+  }
   const known = isIP(host) === 0 ? addresses : [host]
   const atPort = (rule: HostRule) => rule.port === undefined || rule.port === port
   const isNamed = (rule: HostRule) => atPort(rule) && names(rule, host)
@@ -88,8 +95,22 @@ export function blockedReason(
   if (only.length > 0 && !isOnly) return `${host} is not among those that are called`
   if (reach === 'all') return undefined
   const isListed = fitting.some((rule) => rule.port !== undefined)
-  if (!PUBLIC_PORTS.has(url.port) && !isListed) return `Port ${url.port} is not allowed`
+  if (!ports.has(url.port) && !isListed) return `Port ${url.port} is not allowed`
   return known?.every(isPublicAddress) === false ? `${host} is not a public address` : undefined
+}
+
+/** Decides without DNS, so that a name cannot reach an address range, and no undeclared name is resolved. */
+export function isNamedHost(
+  rules: readonly HostRule[],
+  hostname: string,
+  port: string | undefined,
+): boolean {
+  const host = plainHost(hostname)
+  return rules.some(
+    (rule) =>
+      (rule.port === undefined || rule.port === port) &&
+      (names(rule, host) || (isIP(host) !== 0 && within(rule, host))),
+  )
 }
 
 function names({ host: name, isBelow }: HostRule, host: string): boolean {
@@ -176,28 +197,11 @@ const CARRIERS: readonly {
 /** Returns the IPv4 address embedded in an IPv6 address; otherwise undefined. */
 export function carriedAddress(address: string): string | undefined {
   if (isIP(address) !== 6) return undefined
-  const groups = ipv6Groups(address)
+  // The parser takes fewer zone names than `isIP`.
+  const groups = ipaddr.IPv6.parse(address.replace(/%.*$/, '')).parts
   const carrier = CARRIERS.find(({ start }) => start.every((group, i) => groups[i] === group))
   if (carrier === undefined) return undefined
   const { at, isInverted = false } = carrier
   const pair = groups.slice(at, at + 2).map((group) => (isInverted ? group ^ 0xffff : group))
   return pair.flatMap((group) => [group >> 8, group & 0xff]).join('.')
-}
-
-function ipv6Groups(address: string): readonly number[] {
-  const plain = address.replace(/%.*$/, '')
-  const [head = '', tail] = plain.split('::').map(expandIpv4Tail)
-  const before = head === '' ? [] : head.split(':')
-  const after = tail === undefined || tail === '' ? [] : tail.split(':')
-  const zeros = Array<string>(8 - before.length - after.length).fill('0')
-  return [...before, ...zeros, ...after].map((group) => Number.parseInt(group, 16))
-}
-
-/** A trailing IPv4 address is two groups. */
-function expandIpv4Tail(half: string): string {
-  const last = half.slice(half.lastIndexOf(':') + 1)
-  if (!isIPv4(last)) return half
-  const [a = 0, b = 0, c = 0, d = 0] = last.split('.').map(Number)
-  const groups = [a * 256 + b, c * 256 + d].map((group) => group.toString(16)).join(':')
-  return half.slice(0, half.length - last.length) + groups
 }

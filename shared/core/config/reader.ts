@@ -61,8 +61,24 @@ export class Reader {
     return otherwise
   }
 
-  flag(name: string, otherwise: boolean): boolean {
-    return this.oneOf(name, String(otherwise), ['true', 'false']) === 'true'
+  /** `needs` is the setting without which `true` has no effect. */
+  flag(name: string, otherwise: boolean, needs?: string): boolean {
+    const value = this.oneOf(name, String(otherwise), ['true', 'false']) === 'true'
+    if (value && needs !== undefined && !this.#env[needs]?.trim()) {
+      this.#complain(name, `needs ${needs}`)
+    }
+    return value
+  }
+
+  /** Name of a request header, in lower case; needs the flag `needs`. */
+  header(name: string, needs: string): string | undefined {
+    const value = this.text(name, '', 'name of a header')?.toLowerCase()
+    if (value === undefined) return undefined
+    if (!/^[a-z0-9-]+$/.test(value)) {
+      this.#complain(name, `is "${value}"; it must be the name of a header`)
+    }
+    if (this.#env[needs]?.trim() !== 'true') this.#complain(name, `needs ${needs}=true`)
+    return value
   }
 
   oneOf<T extends string>(name: string, otherwise: T, allowed: readonly T[]): T {
@@ -149,7 +165,7 @@ export class Reader {
     const names = Object.keys(this.#env).filter((name) => !this.settings.has(name))
     const misspelt = names.flatMap((name) => {
       const meant = this.settings.keys().find((known) => isMisspelt(name, known))
-      return meant === undefined ? [] : [`${name} is no setting; perhaps ${meant} is meant`]
+      return meant === undefined ? [] : [`${name} is not a setting; did you mean ${meant}?`]
     })
     return [...misspelt, ...this.#doubts]
   }
@@ -170,6 +186,8 @@ function isMisspelt(name: string, known: string): boolean {
       const change = (row[j] ?? 0) + (known[j] === letter ? 0 : 1)
       next.push(Math.min(change, (row[j + 1] ?? 0) + 1, (next[j] ?? 0) + 1))
     }
+    // No later row has a smaller entry.
+    if (Math.min(...next) > most) return false
     row = next
   }
   return (row.at(-1) ?? 0) <= most

@@ -1,7 +1,7 @@
 /** Timeouts, intervals and password cost. WAITS (JSON) overrides them, unless NODE_ENV is `production`. */
 
 interface Timings {
-  /** A process that starts waits so long for PostgreSQL and for Redis. */
+  /** Time for which a starting process waits for PostgreSQL and Redis. */
   readonly startMs: number
   /** Time after SIGTERM in which a web process still accepts requests. */
   readonly drainMs: number

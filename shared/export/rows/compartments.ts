@@ -1,24 +1,30 @@
-/** Plans an export by patient. https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization */
+/**
+ * Lists the rows of an export of named patients, a Group, or by patient, in sorted arrays by patient, type and governing
+ * grant; by type, many patients share an array. A row may be in several.
+ * https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization
+ */
 import type { Principal } from '../../access/principal.ts'
 import { type Issue, issue } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import { binder, type Connection } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
 import type { PlannedJob } from './jobs.ts'
-import { compartmentsSql, typeAtPlace } from './list.ts'
-import {
-  compartmentKeys,
-  leftOut,
-  MEMBERS_AT_ONCE,
-  type MemberPage,
-  memberPages,
-  membersSql,
-} from './members.ts'
+import { leftOut, MEMBERS_AT_ONCE, type MemberPage, memberPages, membersSql } from './members.ts'
 import { addProvenance, targetTypes } from './provenance.ts'
 import { readRowsAt, type TypesAt, typesWritten } from './scope.ts'
-import { changedPages, changesSql, rowTestsSql, type Selection, selectType } from './select.ts'
+import {
+  changedPages,
+  changesSql,
+  compartmentsSql,
+  rowTestsSql,
+  type Selection,
+  selectedRows,
+  selectType,
+  typeAtPlace,
+} from './select.ts'
 
 const PATIENT = typeNumber('Patient')
 /** Approximate rows per part: less than half a file. A larger patient starts its own part; no patient spans parts. */
@@ -26,16 +32,24 @@ const PART_ROWS = 40_000
 const ONLY_PATIENTS = issue(
   'information',
   'informational',
-  'What is in the compartment of no patient is left out',
+  'Resources outside all Patient compartments are left out',
 )
 
-/** Returns the row id of each part's last patient, and issues about omitted resources. */
+interface CompartmentList {
+  /** By patient: the last patient of each part. */
+  readonly ends: readonly string[]
+  /** By type: the number of rows; some may be listed twice. */
+  readonly counts: ReadonlyMap<string, number>
+  readonly issues: readonly Issue[]
+}
+
+/** Lists the rows to export of the patients and members of an export. Errors: 400, 403 of `_typeFilter`. */
 export async function listCompartments(
   store: StoreContext,
   principal: Principal,
   job: PlannedJob,
   { types, at }: TypesAt,
-): Promise<{ readonly ends: readonly string[]; readonly issues: readonly Issue[] }> {
+): Promise<CompartmentList> {
   const { connection } = store
   const { number } = principal.project
   const isAbout = types.includes('Provenance')
@@ -48,7 +62,7 @@ export async function listCompartments(
   }
   const about = selections.get('Provenance')
   selections.delete('Provenance')
-  const { level, patients } = job.input
+  const { level, patients, organizedBy } = job.input
   const isAll = level === 'system' || (level === 'patient' && !patients)
   let missing = 0
   let others = 0
@@ -56,27 +70,34 @@ export async function listCompartments(
     ? allPatients(store, principal, at)
     : memberPages(store, principal, job.input, at)
   for await (const page of pages) {
-    if (page.type === 'Patient') {
-      missing += page.missing
-      await listPage(store, principal, job, { ...page, selections: [...selections.values()], at })
-    } else others += page.ids.length
+    const isPatients = page.type === 'Patient'
+    const own = selections.get(page.type)
+    if (isPatients || organizedBy === undefined) missing += page.missing
+    if (isPatients) await listPatients(store, principal, job, { ...page, selections, at })
+    else if (organizedBy !== undefined) others += page.ids.length
+    else if (own !== undefined) await listMembers(store, job, own, page)
   }
   // Current rows first: a concurrently changed row is then found by at least one of the two queries.
   const changed = { types: [...selections.keys()], at }
   for (const type of await typesWritten(connection, number, changed, false)) {
     const selection = selections.get(type)
-    if (selection !== undefined) await listChanged(store, job.id, selection)
+    if (selection !== undefined) await listChanged(store, job, selection)
   }
   if (about !== undefined) await addProvenance(store, job, about, [...selections.keys()])
   if (types.every((type) => type === 'Provenance')) await keepProvenance(connection, job.id)
+  const notFound = leftOut(missing, 'not there or may not be read')
+  if (organizedBy === undefined) {
+    return { ends: [], counts: await countRows(connection, job.id), issues: notFound }
+  }
   const tooLarge = await leaveOutCopies(connection, number, job.id)
   return {
     ends: await partEnds(connection, job.id, PART_ROWS),
+    counts: new Map(),
     issues: [
-      ...leftOut(missing, 'not there or may not be read'),
+      ...notFound,
       ...leftOut(others, 'no patients, and in no compartment'),
       ...tooLarge,
-      ...(job.input.level === 'system' ? [ONLY_PATIENTS] : []),
+      ...(level === 'system' ? [ONLY_PATIENTS] : []),
     ],
   }
 }
@@ -112,40 +133,58 @@ async function* allPatients(
   } while (after !== undefined)
 }
 
-async function listPage(
+/** Lists the compartments of patients. */
+async function listPatients(
   store: StoreContext,
-  principal: Principal,
+  { project }: Principal,
   { id, input }: PlannedJob,
-  {
-    selections,
-    at,
-    ...page
-  }: MemberPage & { readonly selections: readonly Selection[]; readonly at: Date },
+  page: MemberPage & { readonly selections: ReadonlyMap<string, Selection>; readonly at: Date },
 ): Promise<void> {
-  const project = principal.project.number
-  const held = compartmentKeys(store, principal, page.rows)
+  const { at } = page
+  const selections = [...page.selections.values()]
   const { values, bind } = binder()
   const job = bind(id, 'uuid')
   const [ruling, tests] = rowTestsSql(selections, bind)
-  const types = selections.map(({ scene: scope }) => typeNumber(scope.type))
+  const types = selections.map(({ scope }) => typeNumber(scope.type))
   const since = input.since === undefined ? '' : `and r.lu > ${bind(input.since, 'timestamptz')}`
-  const patients = page.rows.map(({ id }) => id)
-  const found = `select p.id as patient, r.id, ruling, ${placeSql('r', 'p.id')} as place
-    from unnest(${bind(keysLiteral(held), 'bigint[]')}, ${bind(patients, 'uuid[]')}) p(key, id)
+  const ids = page.rows.map((row) => row.id)
+  const keys = page.rows.map(({ content }) =>
+    store.keys.compartment(project.number, `Patient/${contentId(content ?? '')}`),
+  )
+  const bucket = input.organizedBy === undefined ? bind(ids[0] ?? null, 'uuid') : 'p.id'
+  const found = `select ${bucket} as patient, r.id, ruling, ${placeSql('r', 'p.id')} as place
+    from ${dialect.unnest(bind(keysLiteral(keys), 'bigint[]'), bind(ids, 'uuid[]'))} p(key, id)
     cross join lateral (select r.type, r.id, ${ruling} as ruling from resource r
-      where r.keys @> array[p.key] and (r.project = ${bind(project, 'int')}) is true
+      where r.keys @> array[p.key] and ${dialect.projectEquals('r', bind(project.number, 'int'))}
         and (r.type = any(${bind(types, 'smallint[]')})) is true
         and r.lu <= ${bind(at, 'timestamptz')} ${since} and ${tests} offset 0) r`
-  await store.connection.query({
-    text: `with m as (${membersSql(store, principal, { ...page, job }, bind)})
-      ${compartmentsSql(job, found)}`,
-    values,
-  })
+  const members = `with m as (${membersSql({ ...page, job }, keys, bind)})`
+  await store.connection.query({ text: `${members} ${compartmentsSql(job, found)}`, values })
+}
+
+/** Lists members of another type than Patient themselves, under the first id. */
+async function listMembers(
+  store: StoreContext,
+  { id }: PlannedJob,
+  own: Selection,
+  { rows }: MemberPage,
+): Promise<void> {
+  const ids = rows.map((row) => row.id)
+  const found = await selectedRows(store, { ...own, reach: 'all' }, ids)
+  if (found.length === 0) return
+  const { values, bind } = binder()
+  const listed = `select ${bind(ids[0], 'uuid')} as patient, ${typeNumber(own.scope.type)} as place, e.ruling, e.id
+    from ${changesSql(found, bind)} e(id, ver, ruling)`
+  await store.connection.query({ text: compartmentsSql(bind(id, 'uuid'), listed), values })
 }
 
 /** Lists resources changed since, in their former compartments. */
-async function listChanged(store: StoreContext, id: string, selection: Selection): Promise<void> {
-  const { project, type } = selection.scene
+async function listChanged(
+  store: StoreContext,
+  { id }: PlannedJob,
+  selection: Selection,
+): Promise<void> {
+  const { project, type } = selection.scope
   for await (const rows of changedPages(store, selection)) {
     const { values, bind } = binder()
     const job = bind(id, 'uuid')
@@ -164,6 +203,41 @@ async function listChanged(store: StoreContext, id: string, selection: Selection
 /** SQL: position of a row in a compartment: 0 for its Patient, otherwise its type number. */
 function placeSql(table: string, patient: string): string {
   return `case when ${table}.type = ${PATIENT} and ${table}.id = ${patient} then 0 else ${table}.type end`
+}
+
+async function countRows(
+  connection: Connection,
+  job: string,
+): Promise<ReadonlyMap<string, number>> {
+  const rows = await connection.query<{ type: number; rows: number }>({
+    name: 'export-listed',
+    text: `select ${typeAtPlace('c')} as type, sum(cardinality(ids))::float8 as rows
+      from export_compartment c where job = $1 group by 1`,
+    values: [job],
+  })
+  return new Map(rows.map(({ type, rows }) => [typeName(type), rows]))
+}
+
+/** Rearranges the list of a type into consecutive arrays of `size`, each under its last id. Returns these ids. */
+export async function cutList(
+  connection: Connection,
+  job: string,
+  type: string,
+  size: number,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ high: string }>({
+    text: `with d as (delete from export_compartment c
+          where job = $1 and ${typeAtPlace('c')} = $2 returning ruling, ids),
+        i as (select distinct on (x.id) x.id, d.ruling from d cross join lateral unnest(d.ids) x(id)
+          order by x.id, d.ruling),
+        c as (select id, ruling, (row_number() over (order by id) - 1) / $3 as n from i),
+        a as (select n, ruling, array_agg(id order by id) as ids from c group by n, ruling)
+      insert into export_compartment (job, patient, place, ruling, ids)
+        select $1, first_value(ids[cardinality(ids)]) over (partition by n
+          order by ids[cardinality(ids)] desc), $2, ruling, ids from a returning patient as high`,
+    values: [job, typeNumber(type), size],
+  })
+  return [...new Set(rows.map(({ high }) => high))].sort()
 }
 
 export async function partEnds(

@@ -1,21 +1,17 @@
 /** Export files: their blocks and their names. */
+
 import { typeNumber } from '../../fhir/definitions.ts'
+import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
 import { isLeased, leaseValues } from '../../postgres/leases.ts'
-import type { Connection } from '../../postgres/statement.ts'
+import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { ExportPart, PartKind } from './jobs.ts'
 import { type LeasedExportPart, PARTS, partLease } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
 /** A separately stored block of whole lines: its lease token, its number under that lease, and its sizes. */
-export type Block = readonly [
-  token: number,
-  seq: number,
-  bytes: number,
-  packed: number,
-  rows: number,
-]
+type Block = readonly [token: number, seq: number, bytes: number, packed: number, rows: number]
 
 export interface ExportFile {
   readonly part: number
@@ -60,10 +56,21 @@ interface WrittenBlocks {
 }
 
 /** $1 to $3: the part, $4 and $5: its progress, $6: whether it ends here, $7: the kind of its files, then columns. */
-const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
+const BLOCK_COLUMNS = [
+  '$8::int[]',
+  '$9::text[]',
+  '$10::bigint[]',
+  '$11::bigint[]',
+  '$12::bigint[]',
+  '$13::bigint[]',
+  '$14::text[]',
+  '$15::boolean[]',
+  '$16::boolean[]',
+]
+const BLOCKS_SQL = fixedSql(
+  () => `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
-        from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
-          $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
+        from ${dialect.unnest(...BLOCK_COLUMNS)}
           x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
       p as (update export_part p set after = $4, type = coalesce($5, p.type),
           rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
@@ -85,7 +92,8 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
         on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
           bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
           crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number)
-      select n from p`
+      select n from p`,
+)
 
 /** Records stored blocks, at most one per file. The last ones end their part. False when the lease or job has ended. */
 export async function addBlocks(
@@ -94,13 +102,13 @@ export async function addBlocks(
   { kind, blocks, reached, isLast }: WrittenBlocks,
 ): Promise<boolean> {
   const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-blocks',
-    text: BLOCKS_SQL,
+    text: BLOCKS_SQL(),
     values: [
       ...leaseValues(partLease(job.id, part)),
       reached.after,
-      part.kind === 'shared' ? typeNumber(reached.type) : null,
+      part.types.length > 0 ? typeNumber(reached.type) : null,
       isLast,
       kind,
       column(({ file }) => file.seq),
@@ -114,7 +122,6 @@ export async function addBlocks(
       column(({ file }) => file.goesOn),
     ],
   })
-  return rows.length > 0
 }
 
 /** SQL: increments the file number for the kind and type `f.name`. */
@@ -277,7 +284,7 @@ export async function wholeFiles(
   })
 }
 
-const TABLES = ['export_part', 'export_file', 'export_member', 'export_list', 'export_compartment']
+const TABLES = ['export_part', 'export_file', 'export_member', 'export_compartment']
 
 /** Keeps the job itself, so that its status can still be read. */
 export async function deleteExportRows(connection: Connection, job: string): Promise<void> {
@@ -295,9 +302,8 @@ export async function deleteExportRows(connection: Connection, job: string): Pro
 export async function deleteOldExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',
-    text: `with j as (delete from export_job where swept and finished < $1 returning id),
-        c as (delete from export_compartment c using j where c.job = j.id)
-      delete from export_list l using j where l.job = j.id`,
+    text: `with j as (delete from export_job where swept and finished < $1 returning id)
+      delete from export_compartment c using j where c.job = j.id`,
     values: [before],
   })
 }

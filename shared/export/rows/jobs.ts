@@ -1,7 +1,7 @@
 /** Table `export_job` (request, caller and state of each export), and the parts that workers write. */
 import type { Issue } from '../../core/errors.ts'
 import type { Slice } from '../../outbound/storage/storage.ts'
-import type { Connection } from '../../postgres/statement.ts'
+import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
 
 type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
@@ -77,7 +77,7 @@ export async function addExport(
   most: number,
 ): Promise<boolean> {
   await lockExports(connection, job.project)
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-add',
     text: `with j as (insert into export_job (id, project, state, input, issues)
         select $1, $2, 'accepted', $3::jsonb, $4::jsonb where (select count(*) from export_job
@@ -85,7 +85,6 @@ export async function addExport(
       insert into export_part (job, n, kind) select id, 0, 'plan' from j returning job`,
     values: [job.id, job.project, JSON.stringify(job.input), JSON.stringify(job.issues), most],
   })
-  return rows.length > 0
 }
 
 /** Serializes counting per Project until the transaction ends. */
@@ -129,13 +128,12 @@ export async function exportProgress(
 }
 
 export async function cancelExport(connection: Connection, id: string): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-cancel',
     text: `update export_job set state = 'cancelled', finished = clock_timestamp()
       where id = $1 and state <> 'cancelled' and not swept returning id`,
     values: [id],
   })
-  return rows.length > 0
 }
 
 /** Fails a running job; `isRevoked`: also a completed one whose member was removed. False if already ended. */
@@ -145,7 +143,7 @@ export async function failExport(
   failure: NonNullable<ExportJob['failure']>,
   { keepHours, isRevoked }: { readonly keepHours: number; readonly isRevoked: boolean },
 ): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-fail',
     text: `update export_job set state = 'error', failure = $2,
         finished = coalesce(finished, clock_timestamp()),
@@ -154,7 +152,6 @@ export async function failExport(
       returning id`,
     values: [id, JSON.stringify(failure), keepHours, isRevoked],
   })
-  return rows.length > 0
 }
 
 /** Issue code of an unreadable row. */
@@ -179,7 +176,7 @@ export async function addIssues(
 
 /** Extends the files' lifetime by an hour for a new download. False when removal has begun. */
 export async function extendForDownload(connection: Connection, id: string): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-hold',
     text: `update export_job set downloaded = clock_timestamp(),
         expires = case when state = 'completed'
@@ -188,7 +185,6 @@ export async function extendForDownload(connection: Connection, id: string): Pro
         and (expires is null or expires > clock_timestamp()) returning id`,
     values: [id],
   })
-  return rows.length > 0
 }
 
 export interface ExportPart {
@@ -199,11 +195,11 @@ export interface ExportPart {
   /** Attempts, and failed attempts, since the last progress. */
   readonly tries: number
   readonly failures: number
-  /** Type of `after`, in a shared part. */
+  /** Type of `after`, in a part of several types. */
   readonly type: string | undefined
-  /** Types of a shared part in writing order. */
+  /** Types of a shared part in writing order, and of a listed part. */
   readonly types: readonly string[]
-  /** Row ids above `low`, up to `high`; undefined is unbounded. */
+  /** Row ids, or patients of listed arrays, above `low`, up to `high`; undefined is unbounded. */
   readonly low: string | undefined
   readonly high: string | undefined
   readonly after: string | undefined
@@ -215,20 +211,21 @@ export function hasType(part: ExportPart): part is ExportPart & { readonly type:
   return part.type !== undefined
 }
 
-/** `plan` creates the other parts, of which `shared` covers several types; `close` runs after all others. */
-export type PartKind = 'plan' | 'output' | 'shared' | 'deleted' | 'close'
+/**
+ * `plan` creates the other parts, of which `shared` covers several types and `listed` listed rows of some; `close` runs
+ * after all others.
+ */
+export type PartKind = 'plan' | 'output' | 'shared' | 'listed' | 'deleted' | 'close'
 
 export interface Range {
   readonly low: string | undefined
   readonly high: string | undefined
-  readonly ids?: readonly string[]
+  readonly ids?: readonly string[] | undefined
 }
 
 export interface LineWriter {
   /** Copies a line; await a returned promise before the next. `header` precedes a patient's first line in each file. */
   add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
-  /** Removes the last line, once. */
-  undo(): void
   /** Starts a new type, with its own files. */
   turn(type: string): void
   /** Records the row id of an unreadable row; `type` if not the file's. */

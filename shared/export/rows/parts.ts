@@ -1,5 +1,7 @@
 /** Export parts under renewed leases; after a crash another worker continues behind the last recorded block. */
+
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import {
   isFree,
   isLeased,
@@ -10,7 +12,7 @@ import {
   leaseValues,
   releaseLeased,
 } from '../../postgres/leases.ts'
-import type { Connection } from '../../postgres/statement.ts'
+import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { ExportJob, ExportPart } from './jobs.ts'
 
 export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
@@ -142,13 +144,12 @@ export async function finishPart(
   job: string,
   part: ExportPart,
 ): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-part-done',
     text: `update export_part set state = 'done', lease = null
       where ${isLeased(PARTS)} and state = 'active' returning n`,
     values: leaseValues(partLease(job, part)),
   })
-  return rows.length > 0
 }
 
 /** Removes the list of an interrupted plan. False when the lease is lost: parts may be reading the list. */
@@ -158,17 +159,15 @@ export async function clearMembers(
   part: ExportPart,
 ): Promise<boolean> {
   if (part.token === 1) return true
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-clear',
     text: `with p as (select job from export_part
           where ${isLeased(PARTS)} and state = 'active' for update),
         m as (delete from export_member m using p where m.job = p.job),
-        l as (delete from export_list l using p where l.job = p.job),
         c as (delete from export_compartment c using p where c.job = p.job)
       select 1 from p`,
     values: leaseValues(partLease(job, part)),
   })
-  return rows.length > 0
 }
 
 /** Ends the plan and adds its parts in one transaction. False when the lease is lost. */
@@ -179,14 +178,13 @@ export async function finishPlan(
   parts: readonly NewPart[],
 ): Promise<boolean> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-planned',
     text: `with p as (update export_part set state = 'done', lease = null
         where ${isLeased(PARTS)} and state = 'active' returning job)
       insert into export_part (job, n, kind, type, types, low, high)
       select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high
-      from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
-        $9::uuid[]) x(n, kind, type, types, low, high) returning n`,
+      from p cross join ${dialect.unnest('$4::int[]', '$5::text[]', '$6::smallint[]', '$7::text[]', '$8::uuid[]', '$9::uuid[]')} x(n, kind, type, types, low, high) returning n`,
     values: [
       ...leaseValues(partLease(job, plan)),
       column((part) => part.n),
@@ -197,7 +195,6 @@ export async function finishPlan(
       column(({ high }) => high),
     ],
   })
-  return rows.length > 0
 }
 
 /** Completes the export of its last part; files stay for `keepHours`. False when the lease was lost. */
@@ -207,7 +204,7 @@ export async function completeExport(
   part: ExportPart,
   keepHours: number,
 ): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     name: 'export-complete',
     text: `with p as (update export_part set state = 'done', lease = null
         where ${isLeased(PARTS)} and state = 'active' returning job)
@@ -217,7 +214,6 @@ export async function completeExport(
       from p where j.id = p.job and j.state = 'active' returning j.id`,
     values: [...leaseValues(partLease(id, part)), keepHours],
   })
-  return rows.length > 0
 }
 
 interface WaitingParts {

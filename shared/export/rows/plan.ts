@@ -1,20 +1,20 @@
 /** Plans an export: its time, chosen before any read, and its parts. */
+
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Issue } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { UPKEEP } from '../../jobs/upkeep/upkeep.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import { rowScope, type StoreContext, withAbortSignal } from '../../store/rows/context.ts'
-import { listCompartments } from './compartments.ts'
+import { cutList, listCompartments } from './compartments.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
-import { cutList, type ListedRows } from './list.ts'
-import { listChangedRows, listMembers } from './members.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
-import { listProvenance, provenanceChoice, targetTypes } from './provenance.ts'
-import { exportedTypes, type TypesAt, typesWritten } from './scope.ts'
-import { exportRowScope, stateTime } from './select.ts'
+import { provenanceChoice } from './provenance.ts'
+import { exportedTypes, typesWritten } from './scope.ts'
+import { isListed, stateTime } from './select.ts'
 
 /** Rows per range of a type's ids: fits a file, with deletions in the meantime. */
 const PART_ROWS = 95_000
@@ -44,7 +44,7 @@ async function startOne(connection: Connection, id: string) {
     name: 'export-start',
     text: `update export_job set state = 'active', at = coalesce(at,
         date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
-          from pg_stat_activity where datname = current_database() and backend_xid is not null
+          from pg_stat_activity where datname = current_database() and ${dialect.mayHaveWritten}
             and backend_type = 'client backend' and application_name <> $3)))
         - interval '1 ms')
       where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
@@ -70,71 +70,77 @@ export async function planExport(
   const store = withAbortSignal(ownStore, signal)
   const { connection } = store
   const { input } = job
-  const { number } = principal.project
   const at = stateTime(job.at, input.until)
   const types = exportedTypes(principal, input)
-  if (input.organizedBy !== undefined) return planPatients(store, principal, job, { types, at })
-  const isListed = exportRowScope(input) === 'listed'
-  const isAbout = types.includes('Provenance') && exportRowScope(input, 'Provenance') === 'listed'
-  const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
-  const targets = { types: isAbout ? targetTypes(principal, input) : types, at }
-  const [{ listed, issues }, provenance] = await Promise.all([
-    isListed ? listMembers(store, principal, job, targets) : { listed: [], issues: [] },
-    isAbout ? typesWritten(connection, number, { types: ['Provenance'], at }, true) : [],
+  const deleted = await deletedTypes(store, principal, types, { since: input.since, at })
+  if (isListed(input)) {
+    const { ends, counts, issues } = await listCompartments(store, principal, job, { types, at })
+    const parts =
+      input.organizedBy === undefined
+        ? await listedParts(connection, job, counts)
+        : ends.map(
+            (high, i) => ({ kind: 'output', type: 'Patient', low: ends[i - 1], high }) as const,
+          )
+    return { parts: withEnd(parts, deleted), issues }
+  }
+  const { number } = principal.project
+  const [counted, late] = await Promise.all([
+    countRows(connection, principal, types),
+    typesWritten(connection, number, { types, at }, false),
   ])
-  const unlisted = others.filter((type) => exportRowScope(input, type) !== 'listed')
-  const isCurrent = isListed && input.until === undefined
-  const [counted, late, changed, deleted] = await Promise.all([
-    unlisted.length > 0 ? countRows(connection, principal, unlisted) : [],
-    isCurrent ? NONE : typesWritten(connection, number, { types: others, at }, false),
-    isCurrent ? listChangedRows(store, principal, job, targets) : [],
-    deletedTypes(store, principal, types, { since: input.since, at }),
-  ])
-  const about = provenance.length > 0 ? await listProvenance(store, principal, job) : 0
-  const found = rowsByType([...listed, ...changed, ...counted])
-  const kept = others.flatMap((type): TypeRows[] => {
-    const rows = found.get(type) ?? 0
+  const kept = types.flatMap((type): TypeRows[] => {
+    const rows = counted.get(type) ?? 0
     return rows > 0 || late.includes(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
   })
-  if (about > 0) kept.push(['Provenance', about])
-  return { parts: await planParts(store, principal, job, { kept, deleted }), issues }
+  // The exported Provenance depends on the other types.
+  const isAlone = (type: string) => type === 'Provenance' && provenanceChoice(input) !== undefined
+  const cut = (type: string) => rangeBoundaries(connection, principal, type)
+  const parts = await findParts(kept, { isAlone, cut })
+  return { parts: withEnd(parts, deleted), issues: [] }
 }
 
-const NONE: readonly string[] = []
+/** Parts of a listed export by type. */
+async function listedParts(
+  connection: Connection,
+  job: PlannedJob,
+  counts: ReadonlyMap<string, number>,
+): Promise<readonly PartOfPlan[]> {
+  const cut = async (type: string) =>
+    (await cutList(connection, job.id, type, PART_ROWS)).slice(0, -1)
+  const parts = await findParts([...counts], { isAlone: () => false, cut })
+  return parts.map(({ type, types, ...part }) => ({
+    ...part,
+    kind: 'listed',
+    types: types ?? [type ?? ''],
+  }))
+}
 
 type TypeRows = readonly [type: string, rows: number]
 
-function rowsByType(counts: readonly ListedRows[]): ReadonlyMap<string, number> {
-  const found = new Map<string, number>()
-  for (const { type, rows } of counts) {
-    const name = typeName(type)
-    found.set(name, (found.get(name) ?? 0) + rows)
-  }
-  return found
+interface Cutting {
+  readonly isAlone: (type: string) => boolean
+  /** Returns the boundaries between the parts of a large type. */
+  readonly cut: (type: string) => Promise<readonly string[]>
 }
 
 /** The longest parts come first; the manifest has its own order. */
-async function planParts(
-  { connection }: StoreContext,
-  principal: Principal,
-  job: PlannedJob,
-  { kept, deleted }: { readonly kept: readonly TypeRows[]; readonly deleted: readonly string[] },
-): Promise<readonly NewPart[]> {
+async function findParts(
+  kept: readonly TypeRows[],
+  { isAlone, cut }: Cutting,
+): Promise<readonly PartOfPlan[]> {
   const parts: PartOfPlan[] = []
   const sorted = kept.toSorted(([, a], [, b]) => b - a)
-  // The exported Provenance depends on the other types.
-  const isAlone = ([type, rows]: TypeRows) =>
-    rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
-  for (const [type, rows] of sorted.filter(isAlone)) {
-    const cuts = rows > PART_ROWS ? await rangeBoundaries(connection, principal, job, type) : []
+  const isLarge = ([type, rows]: TypeRows) => rows > SHARED_ROWS || isAlone(type)
+  for (const [type, rows] of sorted.filter(isLarge)) {
+    const cuts = rows > PART_ROWS ? await cut(type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
       parts.push({ kind: 'output', type, low: cuts[i - 1], high })
     }
   }
-  for (const types of groupTypes(sorted.filter((one) => !isAlone(one)))) {
+  for (const types of groupTypes(sorted.filter((one) => !isLarge(one)))) {
     parts.push(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type: types[0] })
   }
-  return withEnd(parts, deleted)
+  return parts
 }
 
 type PartOfPlan = Partial<NewPart> & Pick<NewPart, 'kind'>
@@ -165,24 +171,20 @@ async function countRows(
   connection: Connection,
   { project }: Principal,
   types: readonly string[],
-): Promise<readonly ListedRows[]> {
-  return connection.query<ListedRows>({
+): Promise<ReadonlyMap<string, number>> {
+  const rows = await connection.query<{ type: number; rows: number }>({
     text: `select type, count(*)::int as rows from resource
       where project = $1 and type = any($2) group by type`,
     values: [project.number, types.map(typeNumber)],
   })
+  return new Map(rows.map(({ type, rows }) => [typeName(type), rows]))
 }
 
 async function rangeBoundaries(
   connection: Connection,
   { project }: Principal,
-  { id: job, input }: ExportJob,
   type: string,
 ): Promise<readonly string[]> {
-  if (exportRowScope(input, type) === 'listed') {
-    const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
-    return ends.slice(0, -1)
-  }
   // Walks the index from boundary to boundary, which is faster than numbering all rows.
   const next = (after: string) => `(select id from resource
     where project = $1 and type = $2 and id > ${after} order by id offset $3 limit 1)`
@@ -204,25 +206,11 @@ async function deletedTypes(
   if (since === undefined) return []
   const projects = types.map((type) => rowScope(principal, type).project)
   const rows = await connection.query<{ type: number }>({
-    projects,
-    text: `select x.type from unnest($1::int[], $2::smallint[]) x(project, type) cross join lateral (
-      select 1 from version v where v.project = x.project and v.type = x.type
+    perProject: projects,
+    text: `select x.type from ${dialect.unnest('$1::int[]', '$2::smallint[]')} x(project, type) cross join lateral (
+      select 1 from version v where ${dialect.projectOfList('v.project', 4)} and v.type = x.type
         and v.lu > $3 and v.lu <= $4 and v.content is null limit 1) v`,
     values: [projects, types.map(typeNumber), since, at],
   })
   return rows.map(({ type }) => typeName(type))
-}
-
-async function planPatients(
-  store: StoreContext,
-  principal: Principal,
-  job: PlannedJob,
-  scope: TypesAt,
-): Promise<ExportPlan> {
-  const { since } = job.input
-  const { ends, issues } = await listCompartments(store, principal, job, scope)
-  const deleted = await deletedTypes(store, principal, scope.types, { since, at: scope.at })
-  const type = 'Patient'
-  const parts = ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const)
-  return { parts: withEnd(parts, deleted), issues }
 }

@@ -3,31 +3,41 @@
 import { allSql } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
 import { isResourceType, storedParameters, typeName, typeNumber } from '../../fhir/definitions.ts'
-import { isObject, parseReference } from '../../fhir/resource.ts'
+import { asArray, isObject, parseReference } from '../../fhir/resource.ts'
+import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
+import { type Bind, binder } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
-import { type Bind, binder } from '../../store/rows/side-rows.ts'
-import type { ExportInput, PlannedJob, ProvenanceChoice } from './jobs.ts'
-import { compartmentsSql, type ListedRows, listingSql, typeAtPlace } from './list.ts'
+import {
+  type ExportInput,
+  type LineWriter,
+  type PlannedJob,
+  type ProvenanceChoice,
+  uuidFromBytes,
+} from './jobs.ts'
 import { type AskedExport, exportedTypes } from './scope.ts'
 import {
   type ChangedRow,
   changedPages,
   changesSql,
+  compartmentsSql,
+  rangeSql,
   rowTestsSql,
   type Selection,
-  selectedIds,
+  selectedRows,
   selectType,
+  typeAtPlace,
 } from './select.ts'
 
 const PROVENANCE = typeNumber('Provenance')
-/** Targets of a Provenance checked per step: usually one of the first is exported. */
-const TARGETS = 10
 const AT_ONCE = 1000
-/** Patients or list arrays per statement, and keys per index lookup. */
+/** Targets of the Provenance checked at once, and their size. */
+const MOST_TARGETS = 10_000
+const MOST_BYTES = 8 * 1024 * 1024
+/** Patients per statement, by type pages of them, and keys per index lookup. */
 const PATIENTS = 100
-const ARRAYS = 16
 const KEYS = 50
 
 export function provenanceChoice({
@@ -46,37 +56,83 @@ export function targetTypes(principal: Principal, input: AskedExport): readonly 
   return exportedTypes(principal, usual).filter(isTarget)
 }
 
-/** Returns distinct `Type/id`, Patients first, since they match most often. */
+/** Returns distinct `Type/id`. */
 function provenanceTargets(content: string): readonly string[] {
   const { target } = JSON.parse(content)
-  const references = (Array.isArray(target) ? target : []).flatMap((item) => {
+  const references = asArray(target).flatMap((item) => {
     const text = isObject(item) && typeof item.reference === 'string' ? item.reference : undefined
     const found = parseReference(text)
     return found === undefined ? [] : [`${found.type}/${found.id}`]
   })
-  const isPatient = (text: string) => text.startsWith('Patient/')
-  return [...new Set([...references.filter(isPatient), ...references])]
+  return [...new Set(references)]
 }
 
-interface ProvenanceRow {
-  readonly id: string
-  readonly content: string
+interface ProvenanceLine {
+  readonly id: Buffer
+  readonly line: Buffer
+  readonly targets: readonly string[]
 }
 
-/** Returns the row ids to export, for parts that read Provenance by type. */
-export type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
+interface ProvenancePart {
+  readonly about: Selection
+  readonly writer: LineWriter
+}
 
-export function provenanceFilter(
+/** Writes those lines of a part whose target is exported, too, in batches and in order. */
+export function provenanceLines(
   store: StoreContext,
   principal: Principal,
   job: PlannedJob,
-  own: Selection,
-): ProvenanceFilter {
+  { about, writer }: ProvenancePart,
+) {
   const isLatest = provenanceChoice(job.input) === 'latest'
+  const exported = targetFilter(store, principal, job)
+  let batch: ProvenanceLine[] = []
+  let targetCount = 0
+  let byteCount = 0
+  let before = Promise.resolve()
+
+  async function write(lines: readonly ProvenanceLine[]): Promise<void> {
+    const found = await exported(new Set(lines.flatMap(({ targets }) => targets)))
+    const newest = isLatest ? await newestAbout(store, about, [...found]) : undefined
+    for (const { id, line, targets } of lines) {
+      const row = uuidFromBytes(id)
+      const isWanted = (target: string) =>
+        newest === undefined ? found.has(target) : newest.get(target) === row
+      if (targets.some(isWanted)) await writer.add(toSlice(id), toSlice(line))
+    }
+  }
+
+  function flush(): Promise<void> {
+    const lines = batch
+    batch = []
+    targetCount = 0
+    byteCount = 0
+    before = before.then(() => write(lines))
+    return before
+  }
+
+  return {
+    /** Throws for invalid content. */
+    add(id: Slice, line: Slice, [, content]: readonly (Slice | null)[]): Promise<void> | undefined {
+      const targets = provenanceTargets(content ? sliceToBuffer(content).toString() : '')
+      const copy = (slice: Slice) => Buffer.from(sliceToBuffer(slice))
+      batch.push({ id: copy(id), line: copy(line), targets })
+      targetCount += targets.length
+      byteCount += line.end - line.start
+      const isFull =
+        batch.length >= AT_ONCE || targetCount >= MOST_TARGETS || byteCount >= MOST_BYTES
+      return isFull ? flush() : undefined
+    },
+    end: flush,
+  }
+}
+
+/** Returns a function that finds the exported ones among references. */
+function targetFilter(store: StoreContext, principal: Principal, job: PlannedJob) {
   const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
-
-  async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
+  return async (references: ReadonlySet<string>): Promise<ReadonlySet<string>> => {
     const found = new Set<string>()
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
     for (const [type, some] of Map.groupBy(parsed, (one) => one.type)) {
@@ -88,49 +144,35 @@ export function provenanceFilter(
       const rowIds = new Map(some.map(({ id }) => [store.keys.rowId(type, id), `${type}/${id}`]))
       const ids = [...rowIds.keys()]
       for (let from = 0; from < ids.length; from += AT_ONCE) {
-        const there = await selectedIds(store, selection, ids.slice(from, from + AT_ONCE))
-        for (const id of there) found.add(rowIds.get(id) ?? '')
+        const there = await selectedRows(store, selection, ids.slice(from, from + AT_ONCE))
+        for (const { id } of there) found.add(rowIds.get(id) ?? '')
       }
     }
     return found
   }
-
-  return async (rows) => {
-    const going = new Set<string>()
-    let open = rows.map(({ id, content }) => ({ id, targets: provenanceTargets(content) }))
-    while (open.length > 0) {
-      const found = await exported(new Set(open.flatMap((row) => row.targets.slice(0, TARGETS))))
-      const newest = isLatest ? await newestAbout(store, own, [...found]) : undefined
-      for (const { id, targets } of open) {
-        const goes = (target: string) =>
-          newest === undefined ? found.has(target) : newest.get(target) === id
-        if (targets.slice(0, TARGETS).some(goes)) going.add(id)
-      }
-      open = open
-        .map(({ id, targets }) => ({ id, targets: targets.slice(TARGETS) }))
-        .filter(({ id, targets }) => targets.length > 0 && !going.has(id))
-    }
-    return going
-  }
 }
 
-/** Maps each target to the row id of its newest visible Provenance. One statement. */
+/** Maps each target to the row id of its newest visible Provenance. A statement for a thousand targets. */
 async function newestAbout(
   store: StoreContext,
   { filter: _, since: __, ...about }: Selection,
   targets: readonly string[],
 ): Promise<ReadonlyMap<string, string>> {
-  if (targets.length === 0) return new Map()
-  const { values, bind } = binder()
+  const newest = new Map<string, string>()
   const all = { ...about, filter: undefined, since: undefined }
-  const keys = referenceKeys(store, about.scene.project, targets)
-  const rows = await store.connection.query<{ n: number; id: string }>({
-    text: `with k as (select n, n as patient, key
-        from unnest(${bind(keysLiteral(keys), 'bigint[]')}) with ordinality t(key, n))
-      select a.patient::int as n, a.id from (${newestSql(all, bind)}) a`,
-    values,
-  })
-  return new Map(rows.map(({ n, id }) => [targets[n - 1] ?? '', id]))
+  for (let from = 0; from < targets.length; from += AT_ONCE) {
+    const some = targets.slice(from, from + AT_ONCE)
+    const { values, bind } = binder()
+    const keys = referenceKeys(store, about.scope.project, some)
+    const rows = await store.connection.query<{ n: number; id: string }>({
+      text: `with k as (select n, n as patient, key
+          from unnest(${bind(keysLiteral(keys), 'bigint[]')}) with ordinality t(key, n))
+        select a.patient::int as n, a.id from (${newestSql(all, bind)}) a`,
+      values,
+    })
+    for (const { n, id } of rows) newest.set(some[n - 1] ?? '', id)
+  }
+  return newest
 }
 
 interface Listing {
@@ -138,13 +180,12 @@ interface Listing {
   readonly about: Selection
   readonly isLatest: boolean
   readonly types: readonly string[]
-  /** SQL of the targets with `patient` (null in exports by type), `type` and row `id`. `job` is SQL, too. */
-  readonly targets: (job: string, bind: Bind) => string
-  /** SQL that lists rows with `patient`, `place`, `ruling`, `type`, `id` and `ver`. */
-  readonly insert: (job: string, rows: string) => string
+  /** Patients above `low`, up to `high`; undefined is unbounded. */
+  readonly low?: string | undefined
+  readonly high?: string
 }
 
-/** Lists the Provenance of the compartments. `types` are the targets'. */
+/** Lists the Provenance of listed rows. `types` are the targets'. */
 export async function addProvenance(
   store: StoreContext,
   { id: job, input }: PlannedJob,
@@ -152,84 +193,39 @@ export async function addProvenance(
   types: readonly string[],
 ): Promise<void> {
   const isLatest = provenanceChoice({ ...input, level: 'patient' }) === 'latest'
-  const targets = (own: string, range = '') => `select c.patient, ${typeAtPlace('c')} as type, x.id
-    from export_compartment c cross join lateral unnest(c.ids) x(id)
-    where c.job = ${own} and c.place <> ${PROVENANCE} ${range}`
-  const all = {
-    job,
-    about,
-    isLatest,
-    types,
-    targets: (own: string) => targets(own),
-    insert: compartmentsSql,
-  }
-  let low: string | null = null
+  const all: Listing = { job, about, isLatest, types }
+  let low: string | undefined
   for (;;) {
     const [next]: { patient: string }[] = await store.connection.query<{ patient: string }>({
       name: 'export-next-patients',
       text: `select patient from (select distinct patient from export_compartment
           where job = $1 and ($2::uuid is null or patient > $2)
-          order by patient limit ${PATIENTS}) p order by patient desc limit 1`,
-      values: [job, low],
+          order by patient limit $3) p order by patient desc limit 1`,
+      values: [job, low ?? null, input.organizedBy === undefined ? 1 : PATIENTS],
     })
     if (next === undefined) break
-    const above = low
-    const upTo: string = next.patient
-    const inRange: Listing['targets'] = (own, bind) => {
-      const first = above === null ? '' : `and c.patient > ${bind(above, 'uuid')}`
-      return targets(own, `${first} and c.patient <= ${bind(upTo, 'uuid')}`)
-    }
-    await listAbout(store, { ...all, targets: inRange })
-    low = upTo
+    await listAbout(store, { ...all, low, high: next.patient })
+    low = next.patient
   }
   // Only current Provenance can be the newest.
   if (!isLatest) await listChangedAbout(store, all)
 }
 
-/** Lists the Provenance of listed rows for an export by type. Returns its approximate number. */
-export async function listProvenance(
-  store: StoreContext,
-  principal: Principal,
-  job: PlannedJob,
-): Promise<number> {
-  const { connection } = store
-  const selection = await selectType(store, principal, 'Provenance', job)
-  if (selection === undefined) return 0
-  const [list] = await connection.query<{ arrays: number; types: number[] }>({
-    text: `select count(*)::int as arrays, coalesce(array_agg(distinct type), '{}') as types
-      from export_list where job = $1 and type <> $2`,
-    values: [job.id, PROVENANCE],
-  })
-  const { arrays = 0, types = [] } = list ?? {}
-  const targets = (own: string, page = '') => `select null::uuid as patient, l.type, x.id
-    from (select type, ids from export_list where job = ${own} and type <> ${PROVENANCE} ${page}) l
-    cross join lateral unnest(l.ids) x(id)`
-  const all: Listing = {
-    job: job.id,
-    about: { ...selection, reach: 'all' },
-    isLatest: provenanceChoice(job.input) === 'latest',
-    types: types.map(typeName),
-    targets: (own) => targets(own),
-    insert: listingSql,
-  }
-  for (let from = 0; from < arrays; from += ARRAYS) {
-    const page = `order by type, low, high offset ${from} limit ${ARRAYS}`
-    await listAbout(store, { ...all, targets: (own) => targets(own, page) })
-  }
-  if (!all.isLatest) await listChangedAbout(store, all)
-  const [found] = await connection.query<Pick<ListedRows, 'rows'>>({
-    text: `select coalesce(sum(cardinality(ids)), 0)::int as rows
-      from export_list where job = $1 and type = $2`,
-    values: [job.id, PROVENANCE],
-  })
-  return found?.rows ?? 0
+/** SQL of the targets: `patient`, `type` and row `id`. `job` is SQL, too. */
+function targetsSql({ low, high }: Listing, job: string, bind: Bind): string {
+  const tests = [
+    `c.job = ${job} and c.place <> ${PROVENANCE}`,
+    ...rangeSql('c.patient', { low, high }, bind),
+  ]
+  return `select c.patient, ${typeAtPlace('c')} as type, x.id
+    from export_compartment c cross join lateral unnest(c.ids) x(id) where ${tests.join(' and ')}`
 }
 
 /** A row's first key is its own; the key of a reference to it differs only by the type. */
 async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
   const { keys } = store
   const { types, about } = listing
-  const { project } = about.scene
+  const { project } = about.scope
   const parameter = targetParameter(store, project)
   const own = types.map((type) => parameter ^ keys.param(project, type, '_self'))
   const gone = await listByKeys(store, listing, (targets, bind) => {
@@ -238,14 +234,14 @@ async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
       bind(keysLiteral(own), 'bigint[]'),
     ]
     return `select s.*, r.self # t.own as key from (${targets}) s
-      join unnest(${numbers}, ${selves}) t(type, own) on t.type = s.type
+      join ${dialect.unnest(numbers, selves)} t(type, own) on t.type = s.type
       left join lateral (select r.keys[1] as self from resource r
         where r.project = ${bind(project, 'int')} and r.type = s.type and r.id = s.id offset 0) r on true`
   })
   if (gone.length === 0) return
   // The key of a deleted target is derived from its id.
   const rows = await store.connection.query<Target & { content: string }>({
-    text: `select e.type, e.id, v.content from unnest($2::smallint[], $3::uuid[]) e(type, id)
+    text: `select e.type, e.id, v.content from ${dialect.unnest('$2::smallint[]', '$3::uuid[]')} e(type, id)
       cross join lateral (select left(v.content, 200) as content from version v
         where v.project = $1 and v.type = e.type and v.id = e.id and v.content is not null
         order by v.ver desc limit 1) v`,
@@ -265,7 +261,7 @@ async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
       ),
       bind(held, 'bigint[]'),
     ]
-    return `select s.*, e.key from (${targets}) s join unnest(${lists}) e(type, id, key) using (type, id)`
+    return `select s.*, e.key from (${targets}) s join ${dialect.unnest(...lists)} e(type, id, key) using (type, id)`
   })
 }
 
@@ -283,8 +279,8 @@ async function listByKeys(
   const { values, bind } = binder()
   const job = bind(listing.job, 'uuid')
   return connection.query<Target>({
-    text: `with k as materialized (${keyed(listing.targets(job, bind), bind)}),
-        w as (${listing.insert(job, aboutSql(listing, bind))})
+    text: `with k as materialized (${keyed(targetsSql(listing, job, bind), bind)}),
+        w as (${compartmentsSql(job, aboutSql(listing, bind))})
       select distinct type, id from k where key is null`,
     values,
   })
@@ -312,15 +308,15 @@ function newestSql(about: Selection, bind: Bind): string {
 }
 
 function provenanceRows(about: Selection, bind: Bind) {
-  const { scene: scope, at, since, filter } = about
+  const { scope, at, since, filter } = about
   const [ruling] = rowTestsSql([about], bind)
   const tests = [
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     ...(filter === undefined ? [] : [allSql([filter.test], bind)]),
   ]
   return {
-    columns: `r.type, r.type as place, ${ruling} as ruling, r.id, r.ver`,
-    own: `(r.project = ${bind(scope.project, 'int')}) is true and (r.type = ${PROVENANCE}) is true
+    columns: `r.type as place, ${ruling} as ruling, r.id`,
+    own: `${dialect.projectEquals('r', bind(scope.project, 'int'))} and (r.type = ${PROVENANCE}) is true
       and r.lu <= ${bind(at, 'timestamptz')} and ${allSql(scope.visible, bind)}`,
     asked: tests.length === 0 ? 'true' : `(${tests.join(' and ')})`,
   }
@@ -334,7 +330,7 @@ async function listChangedAbout(store: StoreContext, listing: Listing): Promise<
     const contents = await store.connection.query<ChangedRow & { content: string }>({
       text: `select v.id, v.ver, e.ruling, v.content
         from ${changesSql(rows, reading.bind)} e(id, ver, ruling)
-        join version v on v.project = ${reading.bind(about.scene.project, 'int')}
+        join version v on v.project = ${reading.bind(about.scope.project, 'int')}
           and v.type = ${PROVENANCE} and v.id = e.id and v.ver = e.ver`,
       values: reading.values,
     })
@@ -353,11 +349,10 @@ async function listChangedAbout(store: StoreContext, listing: Listing): Promise<
       bind,
       [bind(types, 'smallint[]'), bind(ids, 'uuid[]')],
     )
-    const found = `select s.patient, ${PROVENANCE}::smallint as type, ${PROVENANCE} as place,
-        e.ruling, e.id, e.ver
+    const found = `select s.patient, ${PROVENANCE} as place, e.ruling, e.id
       from ${changes} e(id, ver, ruling, target_type, target)
-      join (${listing.targets(job, bind)}) s on s.type = e.target_type and s.id = e.target`
-    await store.connection.query({ text: listing.insert(job, found), values })
+      join (${targetsSql(listing, job, bind)}) s on s.type = e.target_type and s.id = e.target`
+    await store.connection.query({ text: compartmentsSql(job, found), values })
   }
 }
 

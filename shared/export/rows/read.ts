@@ -1,26 +1,36 @@
-/** Writes the lines of an export part: one type, several types, or patient compartments. */
+/** Writes the lines of an export part: one type, several types, or listed rows. */
+import { decideContents } from '../../access/decisions/decide.ts'
 import type { Principal } from '../../access/principal.ts'
-import { typeName } from '../../fhir/definitions.ts'
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
 import { type CopySession, literal, type RowSink } from '../../postgres/copy.ts'
+import { type Bind, binder } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
+import { contentId } from '../../store/rows/rows.ts'
 import {
   type ExportPart,
-  hasType,
   type LineWriter,
   type PlannedJob,
-  ROW_ID_BYTES,
+  type Range,
   type TypedPart,
-  uuidFromBytes,
   uuidToBytes,
 } from './jobs.ts'
-import { typeAtPlace } from './list.ts'
-import { isListedAlone, listedQueries, plainQuery } from './plain.ts'
-import { type ProvenanceFilter, provenanceChoice, provenanceFilter } from './provenance.ts'
-import { compileRedaction, needsMeta, type RedactRow } from './redact.ts'
-import { changedRows, copySql, rangeSql, type Selection, selectType } from './select.ts'
+import { provenanceChoice, provenanceLines } from './provenance.ts'
+import { compileRedaction, type Redaction } from './redact.ts'
+import {
+  changedRows,
+  copySql,
+  exportRowScope,
+  formerVersions,
+  isListed,
+  rangeSql,
+  type Selection,
+  selectType,
+  stateTime,
+  typeAtPlace,
+} from './select.ts'
 
-export interface Reading {
+interface Reading {
   readonly store: StoreContext
   readonly principal: Principal
   readonly job: PlannedJob
@@ -33,309 +43,230 @@ export async function readPart(
   part: ExportPart,
   writer: LineWriter,
 ): Promise<void> {
-  if (reading.job.input.organizedBy !== undefined) return readCompartments(reading, part, writer)
-  if (part.kind === 'shared') return readShared(reading, part, writer)
-  if (!hasType(part)) throw new Error('A part of an export has no type')
-  const selection = await selectType(reading.store, reading.principal, part.type, reading.job)
-  if (selection !== undefined) await readType(reading, selection, part, writer)
+  const { store, principal, job } = reading
+  if (isListed(job.input)) return readListed(reading, part, writer)
+  const { kind, type: current = '', after, high } = part
+  const types = kind === 'shared' ? part.types : [current]
+  for (const type of types.slice(Math.max(0, types.indexOf(current)))) {
+    const selection = await selectType(store, principal, type, job)
+    if (selection === undefined) continue
+    writer.turn(type)
+    const low = (type === current ? after : undefined) ?? part.low
+    await readType(reading, selection, { low, high }, writer)
+  }
 }
 
 async function readType(
   { store, principal, job, baseUrl, session }: Reading,
   selection: Selection,
-  part: TypedPart,
+  whole: Range,
   writer: LineWriter,
 ): Promise<void> {
-  const show = compileRedaction(selection, job.input.elements, baseUrl)
-  const isChosen = part.type === 'Provenance' && provenanceChoice(job.input) !== undefined
-  const hasMeta = needsMeta(selection)
-  let low = part.after ?? part.low
-  const plain = isChosen
-    ? undefined
-    : await plainQuery(session, selection, { low, high: part.high })
-  if (plain !== undefined) {
-    const { take, end } = newestLines(show, writer)
-    const { sql, isLarge } = plain
-    await (isLarge ? session.copyInOrder([{ sql, sink: take }]) : session.copy(sql, take))
-    return end()
-  }
+  const redaction = compileRedaction(selection, job.input.elements, baseUrl)
+  const isChosen = redaction.type === 'Provenance' && provenanceChoice(job.input) !== undefined
   const provenance = isChosen
-    ? provenanceLines(provenanceFilter(store, principal, job, selection), writer)
+    ? provenanceLines(store, principal, job, { about: selection, writer })
     : undefined
-  const sink: RowSink = ([rowId, content, metaExtension, ruling]) => {
-    if (!rowId) throw new Error('A row has no id')
-    try {
-      if (!content || !metaExtension) throw new SyntaxError('A row has no content')
-      const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
-      return provenance ? provenance.add(rowId, content, shown) : writer.add(rowId, shown)
-    } catch (error) {
-      if (error instanceof SyntaxError) return writer.bad(Buffer.from(sliceToBuffer(rowId)))
-      throw error
-    }
-  }
+  const write: WriteRow = provenance?.add ?? ((id, line) => writer.add(id, line))
+  const sink = rowSink(writer, () => redaction, write)
+  let { low } = whole
   let high: string | undefined
   do {
-    const range = { low, high: part.high }
+    const range = { low, high: whole.high }
     high = await session.snapshot(async () => {
       const changed = await changedRows(store, session, selection, range)
-      await session.copy(
-        copySql(selection, { low, high: changed.high }, changed.rows, hasMeta),
-        sink,
-      )
+      const read = { low, high: changed.high }
+      await session.copy(copySql(selection, read, changed.rows, redaction.needsMeta), sink)
       return changed.high
     })
     low = high
-  } while (high !== part.high)
+  } while (high !== whole.high)
   await provenance?.end()
 }
 
-const PROVENANCE_AT_ONCE = 1000
+type Fields = Parameters<RowSink>[0]
+type WriteRow = (id: Slice, line: Slice, fields: Fields) => Promise<void> | undefined
 
-/** Writes the exported Provenance in batches and in order. */
-function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
-  let batch: { readonly id: Buffer; readonly content: string; readonly shown: Buffer }[] = []
-  let before = Promise.resolve()
-  const flush = (): Promise<void> => {
-    const rows = batch
-    batch = []
-    before = before.then(async () => {
-      const going = await filter(
-        rows.map(({ id, content }) => ({ id: uuidFromBytes(id), content })),
-      )
-      for (const { id, shown } of rows) {
-        if (going.has(uuidFromBytes(id))) await writer.add(toSlice(id), toSlice(shown))
-      }
-    })
-    return before
-  }
-  return {
-    add(id: Slice, content: Slice, shown: Slice): Promise<void> | undefined {
-      const text = sliceToBuffer(content).toString()
-      batch.push({
-        id: Buffer.from(sliceToBuffer(id)),
-        content: text,
-        shown: Buffer.from(sliceToBuffer(shown)),
-      })
-      return batch.length < PROVENANCE_AT_ONCE ? undefined : flush()
-    },
-    end: flush,
-  }
-}
-
-/** Keeps the last version of each resource; versions arrive ordered by row id and number. */
-interface NewestLines {
-  /** A version without content takes the resource out. */
-  readonly take: RowSink
-  end(): Promise<void>
-}
-
-/** Platform meta of a row that was read without it. */
-const EMPTY = toSlice(Buffer.alloc(0))
-
-export function newestLines(
-  show: RedactRow,
-  writer: Pick<LineWriter, 'add' | 'undo' | 'bad'>,
-): NewestLines {
-  const last = Buffer.alloc(ROW_ID_BYTES)
-  let isShown = false
-  let isBad = false
-
-  /** False for the same resource. */
-  function isNext({ bytes, start }: Slice): boolean {
-    let place = ROW_ID_BYTES - 1
-    while (place >= 0 && bytes[start + place] === last[place]) place -= 1
-    return place >= 0
-  }
-
-  function leave(id: Slice): Promise<void> | undefined {
-    const reported = isBad ? writer.bad(Buffer.from(last)) : undefined
-    for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
-    return reported
-  }
-
-  return {
-    take([id, content, metaExtension = EMPTY]) {
-      if (!id || !metaExtension) throw new Error('A row has no id')
-      let reported: Promise<void> | undefined
-      if (isNext(id)) reported = leave(id)
-      else if (isShown) writer.undo()
-      isShown = false
-      isBad = false
-      if (!content) return reported
-      try {
-        const wait = writer.add(id, show(content, metaExtension, undefined))
-        isShown = true
-        return reported && wait ? reported.then(() => wait) : (reported ?? wait)
-      } catch (error) {
-        if (!(error instanceof SyntaxError)) throw error
-        isBad = true
-        return reported
-      }
-    },
-    async end() {
-      if (isBad) await writer.bad(last)
-    },
-  }
-}
-
-async function readShared(
-  reading: Reading,
-  { types, type: current, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
+/** Takes rows of id, content, platform meta, governing grant and further fields. Reports those that cannot be read. */
+function rowSink(
   writer: LineWriter,
-): Promise<void> {
-  const { store, principal, job } = reading
-  const afterIn = (type: string | undefined) => (type === current ? after : undefined)
-  let together: Selection[] = []
-  const flush = async () => {
-    const some = together
-    together = []
-    if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), writer)
-  }
-  for (const type of types.slice(Math.max(0, types.indexOf(current ?? '')))) {
-    const selection = await selectType(store, principal, type, job)
-    if (selection === undefined) continue
-    if (isListedAlone(selection)) {
-      together.push(selection)
-      continue
-    }
-    await flush()
-    writer.turn(type)
-    const part = { type, low: undefined, high: undefined, after: afterIn(type) }
-    await readType(reading, selection, part, writer)
-  }
-  await flush()
-}
-
-async function readTogether(
-  { job, baseUrl, session }: Reading,
-  selections: readonly Selection[],
-  after: string | undefined,
-  writer: LineWriter,
-): Promise<void> {
-  const ranges = selections.map((selection, i) => {
-    return { selection, range: { low: i === 0 ? after : undefined, high: undefined } }
-  })
-  const queries = await listedQueries(session, ranges)
-  let last: NewestLines | undefined
-  const copies = selections.map((selection, i) => {
-    const own = newestLines(compileRedaction(selection, job.input.elements, baseUrl), writer)
-    const sink: RowSink = (fields) => {
-      if (last === own) return own.take(fields)
-      // Reports the issues of one type before the next type begins.
-      const reported = last?.end()
-      writer.turn(selection.scene.type)
-      last = own
-      const wait = own.take(fields)
-      return reported && wait ? reported.then(() => wait) : (reported ?? wait)
-    }
-    return { sql: queries[i] ?? '', sink }
-  })
-  await session.copyInOrder(copies)
-  await last?.end()
-}
-
-interface Shown {
-  readonly selection: Selection
-  readonly show: RedactRow
-}
-
-/** Writes compartments patient by patient: `part.after` is a position in the part. */
-async function readCompartments(
-  { store, principal, job, baseUrl, session }: Reading,
-  part: ExportPart,
-  writer: LineWriter,
-): Promise<void> {
-  const shown = await shownTypes(store, principal, job, { range: part, baseUrl })
-  let header = EMPTY
-  let patient = ''
-  let isFirst = false
-  await session.copy(compartmentLinesSql(job, part, shown), (fields) => {
-    const [place, first, reference, type, id, content, metaExtension, ruling] = fields
-    if (!place || !first || !reference || !type || !id) throw new Error('A row has no id')
-    const name = sliceToBuffer(reference).toString()
-    if (name !== patient) {
-      patient = name
-      header = headerOf(name)
-      isFirst = first.bytes[first.start] === 1
-    }
-    const number = type.bytes.readInt32BE(type.start)
+  redactionFor: (fields: Fields) => Redaction,
+  write: WriteRow,
+): RowSink {
+  return (fields) => {
+    const [id, content, metaExtension, ruling] = fields
+    if (!id) throw new Error('A row has no id')
+    const { type, show } = redactionFor(fields)
     try {
       if (!content || !metaExtension) throw new SyntaxError('A row has no content')
-      const { show } = shown.get(number) ?? {}
-      if (show === undefined) throw new Error('A row has no type')
-      const text = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
-      const wait = writer.add(place, text, header, isFirst)
-      isFirst = false
-      return wait
+      const line = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
+      return write(id, line, fields)
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error
-      return writer.bad(Buffer.from(sliceToBuffer(id)), typeName(number))
+      return writer.bad(Buffer.from(sliceToBuffer(id)), type)
     }
-  })
+  }
 }
 
-function headerOf(reference: string): Slice {
+/** Writes listed rows by type and id, or patient by patient; then `part.after` is a position in the part. */
+async function readListed(reading: Reading, part: ExportPart, writer: LineWriter): Promise<void> {
+  const redactions = await listedRedactions(reading, part)
+  let patient = ''
+  let header: Slice | undefined
+  let isFirst = false
+  const redactionFor = ([, , , , type, , first, reference]: Fields): Redaction => {
+    const redaction = type && redactions.get(type.bytes.readInt32BE(type.start))
+    if (!redaction) throw new Error('A row has no type')
+    const name = reference && sliceToBuffer(reference).toString()
+    if (!name) writer.turn(redaction.type)
+    else if (name !== patient) {
+      patient = name
+      header = toHeader(name)
+      isFirst = first?.bytes[first.start] === 1
+    }
+    return redaction
+  }
+  const write: WriteRow = (id, line, [, , , , , position]) => {
+    const wait = writer.add(position ?? id, line, header, isFirst)
+    isFirst = false
+    return wait
+  }
+  const sink = rowSink(writer, redactionFor, write)
+  await reading.session.copy(listedSql(reading, part, redactions), sink)
+}
+
+function toHeader(reference: string): Slice {
   const parameter = [{ name: 'header', valueReference: { reference } }]
   return toSlice(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
-async function shownTypes(
-  store: StoreContext,
-  principal: Principal,
-  job: PlannedJob,
-  { range: { low, high }, baseUrl }: { readonly range: ExportPart; readonly baseUrl: string },
-): Promise<ReadonlyMap<number, Shown>> {
+async function listedRedactions(
+  { store, principal, job, baseUrl }: Reading,
+  part: ExportPart,
+): Promise<ReadonlyMap<number, Redaction>> {
+  const { values, bind } = binder()
   const types = await store.connection.query<{ type: number }>({
-    text: `select distinct ${typeAtPlace('c')} as type from export_compartment c where job = $1
-      and ($2::uuid is null or patient > $2) and ($3::uuid is null or patient <= $3)`,
-    values: [job.id, low ?? null, high ?? null],
+    text: `select distinct ${typeAtPlace('c')} as type from export_compartment c
+      where ${listTests(job, part, bind)}`,
+    values,
   })
-  const found = new Map<number, Shown>()
+  const found = new Map<number, Redaction>()
   for (const { type } of types) {
     const selection = await selectType(store, principal, typeName(type), job)
-    if (selection === undefined) throw new Error('What is listed is not exported')
-    found.set(type, { selection, show: compileRedaction(selection, job.input.elements, baseUrl) })
+    if (selection === undefined) throw new Error('The listed resources are not exported')
+    found.set(type, compileRedaction(selection, job.input.elements, baseUrl))
   }
   return found
 }
 
-/** Line positions are the same for every reader of the part. */
-function compartmentLinesSql(
-  job: PlannedJob,
+/** SQL: the arrays of a part. */
+function listTests(job: PlannedJob, { low, high, types }: ExportPart, bind: Bind): string {
+  return [
+    `c.job = ${bind(job.id, 'uuid')}`,
+    ...rangeSql('c.patient', { low, high }, bind),
+    ...(types.length === 0
+      ? []
+      : [`${typeAtPlace('c')} = any(${bind(types.map(typeNumber), 'int[]')})`]),
+  ].join(' and ')
+}
+
+/** The order is the same for every reader of the part. A row in several arrays is read once. */
+function listedSql(
+  { principal, job }: Reading,
   part: ExportPart,
-  shown: ReadonlyMap<number, Shown>,
+  redactions: ReadonlyMap<number, Redaction>,
 ): string {
-  const [one] = shown.values()
-  if (one === undefined) return 'select null where false'
-  const { scene: scope, at } = one.selection
-  const own = literal(job.id, 'uuid')
-  const { low, high, after } = part
-  const withMeta = [...shown].filter(([, { selection }]) => needsMeta(selection))
-  const types = literal(
-    withMeta.map(([type]) => type),
-    'int[]',
-  )
-  const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
-  const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
-  // A resource in several arrays changed while the list was made.
+  const withMeta = [...redactions].flatMap(([type, { needsMeta }]) => (needsMeta ? type : []))
+  const { lines, more, order } =
+    job.input.organizedBy === undefined ? linesByType(job, part) : linesByPatient(job, part)
+  return `with x as (${lines})
+    select x.id, v.content, case when x.type = any(${literal(withMeta, 'int[]')})
+      then v.meta_ext else '' end, x.ruling, x.type${more}
+    from x cross join lateral (select v.content, v.meta_ext from version v
+      where v.project = ${literal(principal.project.number, 'int')} and v.type = x.type and v.id = x.id
+        and v.lu <= ${literal(stateTime(job.at, job.input.until), 'timestamptz')}
+      order by v.ver desc limit 1) v
+    where v.content is not null order by ${order}`
+}
+
+function linesByType(job: PlannedJob, part: ExportPart) {
+  const { type, after } = part
+  const rest =
+    after === undefined || type === undefined
+      ? ''
+      : `and (${typeAtPlace('c')}, i.id) > (${typeNumber(type)}, ${literal(after, 'uuid')})`
+  const lines = `select distinct on (type, id) ${typeAtPlace('c')} as type, i.id, c.ruling
+    from export_compartment c cross join lateral unnest(c.ids) i(id)
+    where ${listTests(job, part, literal)} ${rest} order by type, id, ruling`
+  return { lines, more: '', order: 'x.type, x.id' }
+}
+
+function linesByPatient(job: PlannedJob, part: ExportPart) {
+  const { after } = part
+  const rest =
+    after === undefined
+      ? ''
+      : `where l.n > ${literal(uuidToBytes(after).readBigUInt64BE(8), 'bigint')}`
   const lines = `select l.n, l.first, l.id, l.patient, l.place, l.ruling, m.reference, ${typeAtPlace('l')} as type
     from (select d.*, row_number() over w as n, lag(patient) over w is distinct from patient as first
       from (select distinct on (c.patient, c.place, i.id) c.patient, c.place, i.id, c.ruling
         from export_compartment c cross join lateral unnest(c.ids) i(id)
-        where c.job = ${own} ${range.join(' ')}
+        where ${listTests(job, part, literal)}
         order by c.patient, c.place, i.id, c.ruling) d
       window w as (order by patient, place, id)) l
     cross join lateral (select m.reference from export_member m
-      where m.job = ${own} and m.id = l.patient limit 1) m ${behind}`
-  return `with x as (${lines})
-    select lpad(to_hex(x.n), 32, '0')::uuid, x.first, x.reference, x.type, x.id, v.content,
-      case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
-    from x cross join lateral (select v.content, v.meta_ext from version v
-      where v.project = ${literal(scope.project, 'int')} and v.type = x.type and v.id = x.id
-        and v.lu <= ${literal(at, 'timestamptz')} order by v.ver desc limit 1) v
-    where v.content is not null order by x.patient, x.place, x.id`
+      where m.job = ${literal(job.id, 'uuid')} and m.id = l.patient limit 1) m ${rest}`
+  const more = ", lpad(to_hex(x.n), 32, '0')::uuid, x.first, x.reference"
+  return { lines, more, order: 'x.patient, x.place, x.id' }
 }
 
-function numberOf(place: string): bigint {
-  return uuidToBytes(place).readBigUInt64BE(8)
+const DELETIONS_A_LINE = 100
+
+/**
+ * Writes Bundles of DELETE requests; a resource's last content decides whether the member may see its deletion.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#deleted-array
+ */
+export async function readDeleted(
+  reading: Pick<Reading, 'store' | 'principal' | 'job'>,
+  { type, after }: TypedPart,
+  writer: LineWriter,
+): Promise<void> {
+  let page: Deletions = { ids: [], last: after, hasMore: true }
+  while (page.hasMore) {
+    page = await readDeletions(reading, type, page.last)
+    if (page.ids.length === 0 || page.last === undefined) continue
+    const entry = page.ids.map((id) => ({ request: { method: 'DELETE', url: `${type}/${id}` } }))
+    const bundle = JSON.stringify({ resourceType: 'Bundle', type: 'transaction', entry })
+    await writer.add(toSlice(uuidToBytes(page.last)), toSlice(Buffer.from(bundle)))
+  }
+}
+
+interface Deletions {
+  readonly ids: readonly string[]
+  readonly last: string | undefined
+  readonly hasMore: boolean
+}
+
+/** Returns the next deletions of one type after a row id. One statement, plus one if only PostgreSQL can decide. */
+async function readDeletions(
+  { store, principal, job: { id, at, input } }: Pick<Reading, 'store' | 'principal' | 'job'>,
+  type: string,
+  after: string | undefined,
+): Promise<Deletions> {
+  const reach = exportRowScope(input)
+  const former = { job: id, principal, type, reach, members: 'true', most: DELETIONS_A_LINE }
+  const range = { low: after, high: undefined }
+  const rows = await formerVersions(store.connection, former, range, (bind, project) => {
+    const time = bind(stateTime(at, input.until), 'timestamptz')
+    return `n.content is null and n.lu > ${bind(input.since, 'timestamptz')} and n.lu <= ${time}
+      and not exists (select 1 from version o where o.project = ${project} and o.type = n.type
+        and o.id = n.id and o.ver = n.ver + 1 and o.lu <= ${time})`
+  })
+  const rulings = await decideContents(store, principal, ['search'], rows)
+  const seen = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  return {
+    ids: seen.map(({ content }) => contentId(content ?? '')),
+    last: rows.at(-1)?.id,
+    hasMore: rows.length === DELETIONS_A_LINE,
+  }
 }

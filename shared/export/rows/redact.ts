@@ -1,51 +1,56 @@
 /** Redacts lines for the member. Only hidden elements, `_elements` and Binary URLs change the stored text. */
-import { hiddenFields } from '../../access/fields/fields.ts'
 import {
   hasSecretExtensions,
+  hiddenFields,
   secretPaths,
   withoutSecretExtensions,
-} from '../../access/fields/secrets.ts'
+} from '../../access/fields/fields.ts'
 import { grantsFor } from '../../access/policy.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { parseView, type View } from '../../fhir/view.ts'
 import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
-import { redactFor } from '../../store/read/redact.ts'
+import { redactFor } from '../../store/read/read.ts'
 import type { Version } from '../../store/rows/version.ts'
 import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
 
-/** Converts a row of `copySql` to a line without line feed. Throws for invalid resources. */
-export type RedactRow = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
+export interface Redaction {
+  readonly type: string
+  /** Only hidden elements need the platform meta; omitting it saves transfer. */
+  readonly needsMeta: boolean
+  /** Converts a row of `copySql` to a line without line feed. Throws for invalid resources. */
+  show(content: Slice, metaExtension: Slice, ruling: number | undefined): Slice
+}
 
 export function compileRedaction(
   selection: Selection,
   elements: readonly ElementChoice[],
   baseUrl: string,
-): RedactRow {
+): Redaction {
+  const { type } = selection.scope
   const absolute = absoluteBinaries(baseUrl)
   const change = compileMasking(selection)
-  const view = elementsView(selection.scene.type, elements)
+  const view = elementsView(type, elements)
   if (change === undefined && view === undefined) {
-    return (content) => absolute(wholeObject(content))
+    return { type, needsMeta: false, show: (content) => absolute(wholeObject(content)) }
   }
-  return (content, metaExtension, ruling) => {
-    const text = sliceToBuffer(content).toString()
-    const changed = change?.(text, sliceToBuffer(metaExtension).toString(), ruling) ?? text
-    return absolute(toSlice(Buffer.from(view?.(changed) ?? changed)))
+  return {
+    type,
+    needsMeta: change !== undefined,
+    show(content, metaExtension, ruling) {
+      const text = sliceToBuffer(content).toString()
+      const changed = change?.(text, sliceToBuffer(metaExtension).toString(), ruling) ?? text
+      return absolute(toSlice(Buffer.from(view?.(changed) ?? changed)))
+    },
   }
-}
-
-/** Only hidden elements need the platform meta; omitting it saves transfer. */
-export function needsMeta(selection: Selection): boolean {
-  return compileMasking(selection) !== undefined
 }
 
 /** Checks the ends of the text instead of parsing it. */
 function wholeObject(content: Slice): Slice {
   const { bytes, start, end } = content
   if (end > start && bytes[start] === OPENING && bytes[end - 1] === CLOSING) return content
-  throw new SyntaxError('The content is no JSON object')
+  throw new SyntaxError('The content is not a JSON object')
 }
 
 const [OPENING, CLOSING] = Buffer.from('{}')
@@ -59,7 +64,7 @@ function elementsView(type: string, elements: readonly ElementChoice[]): View | 
 
 type Change = (content: string, metaExtension: string, ruling: number | undefined) => string
 
-function compileMasking({ principal, scene: scope, ruled }: Selection): Change | undefined {
+function compileMasking({ principal, scope, ruled }: Selection): Change | undefined {
   const { type } = scope
   const grants = grantsFor(principal, type, 'search') ?? []
   const secrets = secretPaths(type)
@@ -96,26 +101,9 @@ const MEMBER = /("(?:url|path)":\s*)"(Binary\/[A-Za-z0-9\-.]{1,64})"/g
 /** Attachments hold relative URLs, which are useless outside this server. */
 function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
   const base = JSON.stringify(`${baseUrl}fhir/R4/`).slice(0, -1)
-  const mayHold = markSearch()
   return (content) => {
-    if (!mayHold(content)) return content
-    const text = sliceToBuffer(content).toString()
-    return toSlice(Buffer.from(text.replace(MEMBER, `$1${base}$2"`)))
-  }
-}
-
-/** The position of the next mark stays valid for later offsets in the same bytes. */
-function markSearch(): (content: Slice) => boolean {
-  let searched: Buffer | undefined
-  let last = 0
-  let mark = 0
-  return ({ bytes, start, end }) => {
-    if (bytes !== searched || start <= last || mark < start) {
-      const found = bytes.indexOf(MARK, start)
-      mark = found === -1 ? Number.POSITIVE_INFINITY : found
-    }
-    searched = bytes
-    last = start
-    return mark < end
+    const bytes = sliceToBuffer(content)
+    if (!bytes.includes(MARK)) return content
+    return toSlice(Buffer.from(bytes.toString().replace(MEMBER, `$1${base}$2"`)))
   }
 }

@@ -2,7 +2,7 @@
 
 import { decideContents, hiddenBy, needsSql } from '../../access/decisions/decide.ts'
 import { allSql, visibleRows } from '../../access/decisions/grant-predicates.ts'
-import type { Grant } from '../../access/grant.ts'
+import { plainGrant } from '../../access/grant.ts'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -12,16 +12,19 @@ import {
   typeName,
   typeNumber,
 } from '../../fhir/definitions.ts'
-import type { Connection } from '../../postgres/statement.ts'
-import type { Criterion } from '../../search/language/search-request.ts'
-import { unitsOf } from '../../search/planner/prepare.ts'
-import { compilePredicate } from '../../search/predicates/conditions.ts'
-import type { Predicate, SearchScope } from '../../search/predicates/predicate.ts'
-import { codesRead, filter, scopeSql } from '../../search/predicates/predicate.ts'
-import { redactFor } from '../../store/read/redact.ts'
+import { binder, type Connection } from '../../postgres/statement.ts'
+import { findUnits } from '../../search/planner/prepare.ts'
+import { compilePredicate } from '../../search/predicates/compile.ts'
+import {
+  codesRead,
+  filter,
+  type Predicate,
+  type SearchScope,
+  scopeSql,
+} from '../../search/predicates/predicate.ts'
+import { redactFor } from '../../store/read/read.ts'
 import { isLegalId, rowScope, type StoreContext } from '../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { binder } from '../../store/rows/side-rows.ts'
 import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
 
 /** Never exported: credentials, exports themselves, and content sent with an Attachment. */
@@ -44,7 +47,7 @@ export function isExportable(principal: Principal, type: string): boolean {
   return !NEVER.has(type) && (!isPlatformType(type) || principal.isProjectAdmin)
 }
 
-export function isOfPatients(type: string): boolean {
+function isOfPatients(type: string): boolean {
   return type === 'Patient' || compartmentParams('Patient', type).length > 0
 }
 
@@ -89,10 +92,6 @@ const MEMBERS: ReadonlySet<string> = new Set([
   'Medication',
   'Substance',
 ])
-
-export function exportStore(store: StoreContext): StoreContext {
-  return store
-}
 
 export interface TypesAt {
   readonly types: readonly string[]
@@ -161,7 +160,7 @@ export async function readRowsAt(
 const AT_ONCE = 100
 
 export interface Filter {
-  readonly scene: SearchScope
+  readonly scope: SearchScope
   readonly test: Predicate
   /** Sees all matches, subject only to the search conditions. */
   readonly asked: Principal
@@ -178,7 +177,7 @@ export async function buildTypeFilter(
   const own = filters.filter((one) => one.type === type).map(({ conditions }) => conditions)
   if (own.length === 0) return undefined
   const { number } = principal.project
-  const units = await unitsOf(
+  const units = await findUnits(
     store,
     number,
     own.map((conditions) => ({ conditions })),
@@ -197,7 +196,7 @@ export async function buildTypeFilter(
     // Chained references may match any number of rows: there is no page limit.
     const wide: SearchScope = { ...scope, isPolicy: true }
     const predicates = conditions.map((criterion) => compilePredicate(wide, criterion))
-    return { scene: scope, tests: [...scope.visible, ...predicates] }
+    return { scope, tests: [...scope.visible, ...predicates] }
   })
   const [first] = searches
   if (first === undefined) return undefined
@@ -205,50 +204,40 @@ export async function buildTypeFilter(
     return `(${searches.map((one) => allSql(one?.tests ?? [], bind)).join(' or ')})`
   })
   return {
-    scene: first.scene,
+    scope: first.scope,
     test: predicate,
     asked: {
       ...principal,
       isSuperAdmin: false,
       isProjectAdmin: false,
-      rules: { grants: own.map((conditions) => filterGrant(type, conditions)) },
+      rules: {
+        grants: own.map((criteria) => ({
+          ...plainGrant(type, ['search'], '_typeFilter'),
+          criteria,
+        })),
+      },
     },
     isLimited: principal.rules !== undefined,
   }
 }
 
-function filterGrant(type: string, criteria: readonly Criterion[]): Grant {
-  return {
-    source: '_typeFilter',
-    type,
-    interactions: new Set(['search'] as const),
-    criteria,
-    criteriaTexts: [],
-    hidden: [],
-    readonly: [],
-    constraints: [],
-    account: undefined,
-    isNamed: false,
-  }
-}
-
 export async function applyTypeFilter(
   store: StoreContext,
-  { scene, test: predicate, asked, isLimited }: Filter,
+  { scope, test: predicate, asked, isLimited }: Filter,
   rows: readonly VersionRow[],
 ): Promise<readonly VersionRow[]> {
   const rulings = await decideContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
-  if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
+  if (!isLimited || !needsSql(store, asked, scope.type, 'search')) return found
   // Chained references are tested on current rows visible to the member.
   const { values, bind } = binder()
   const ids = bind(
     found.map(({ id }) => id),
     'uuid[]',
   )
-  const scope = scopeSql(scene.project, [typeNumber(scene.type)], bind, false)
+  const own = scopeSql(scope.project, [typeNumber(scope.type)], bind, false)
   const seen = await store.connection.query<{ id: string }>({
-    text: `select r.id from resource r where ${scope.join(' and ')} and r.id = any(${ids})
+    text: `select r.id from resource r where ${own.join(' and ')} and r.id = any(${ids})
       and ${allSql([predicate], bind)}`,
     values,
   })

@@ -13,28 +13,24 @@ import type { Grant } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import { literal } from '../../postgres/copy.ts'
-import type { Connection } from '../../postgres/statement.ts'
+import { type Bind, binder, type Connection } from '../../postgres/statement.ts'
 import { compartmentCodes } from '../../search/language/search-request.ts'
-import type { SearchScope } from '../../search/predicates/predicate.ts'
-import { scopeSql } from '../../search/predicates/predicate.ts'
+import { type SearchScope, scopeSql } from '../../search/predicates/predicate.ts'
 import { rowScope, type StoreContext } from '../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { type Bind, binder } from '../../store/rows/side-rows.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
-import { listedIdsSql } from './list.ts'
 import { applyTypeFilter, buildTypeFilter, type Filter } from './scope.ts'
 
 export interface Selection {
   readonly job: string
   readonly principal: Principal
-  readonly scene: SearchScope
+  readonly scope: SearchScope
   readonly reach: RowScope
   /** State at this time, if changed after `since`. */
   readonly at: Date
   readonly since: Date | undefined
-  /** True for a requested past time, after which much may have changed. */
-  readonly isPast: boolean
   /** The first matching grant decides the hidden elements; undefined: all grants hide the same. */
   readonly ruled: readonly Grant[] | undefined
   readonly filter: Filter | undefined
@@ -46,22 +42,36 @@ export interface Selection {
 type RowScope = 'all' | 'patients' | 'listed'
 
 export function exportRowScope(
-  { level, patients, until, organizedBy }: Reaching,
+  { level, patients, organizedBy }: Pick<ExportInput, 'level' | 'patients' | 'organizedBy'>,
   type?: string,
 ): RowScope {
   if (level === 'system') return organizedBy === undefined ? 'all' : 'patients'
   const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
-  // Provenance is selected by its targets, and there is no index of past targets.
-  const isFound = reach === 'listed' && until === undefined
-  return type === 'Provenance' && !isFound ? 'all' : reach
+  // Provenance is selected by its targets.
+  return type === 'Provenance' && reach === 'patients' ? 'all' : reach
 }
 
-type Reaching = Pick<ExportInput, 'level' | 'patients' | 'until' | 'organizedBy'>
+/** True if the plan lists the rows of the export. */
+export function isListed(input: ExportInput): boolean {
+  return input.organizedBy !== undefined || exportRowScope(input) === 'listed'
+}
+
+/** SQL: inserts the result of `rows`, with columns `patient`, `place`, `ruling` and `id`. */
+export function compartmentsSql(job: string, rows: string): string {
+  return `insert into export_compartment (job, patient, place, ruling, ids)
+    select ${job}, patient, place, ruling, array_agg(distinct id order by id)
+    from (${rows}) r group by patient, place, ruling`
+}
+
+export function typeAtPlace(table: string): string {
+  const patient = typeNumber('Patient')
+  return `(case ${table}.place when 0 then ${patient} else ${table}.place end)`
+}
 
 export interface ChangedRow {
   readonly id: string
   readonly ver: number
-  readonly ruling: number | undefined
+  readonly ruling: number | null
 }
 
 const OF_THEMSELVES: ReadonlySet<string> = new Set(['Patient', 'Provenance'])
@@ -91,11 +101,10 @@ export async function selectType(
   return {
     job: id,
     principal,
-    scene: scope,
+    scope,
     reach: exportRowScope(input, type),
     at: stateTime(at, input.until),
     since: input.since === undefined ? undefined : new Date(input.since),
-    isPast: input.until !== undefined,
     ruled: isAlike ? undefined : grants,
     filter: await buildTypeFilter(store, principal, type, input.filters),
     codes,
@@ -117,73 +126,63 @@ export function copySql(
     from ${versionsSql(selection, range, changed, literal)} order by x.id`
 }
 
-/** SQL: rows `x` with their versions `v`, looked up one by one. */
+/** SQL: rows `x`, current ones and `changed`, with their versions `v`. */
 function versionsSql(
   selection: Selection,
   range: Range,
   changed: readonly ChangedRow[],
   bind: Bind,
 ): string {
-  const { scene: scope, reach } = selection
-  const [project, type] = [bind(scope.project, 'int'), bind(scopeTypeNumber(scope), 'smallint')]
-  const rows = rowsSql(selection, range, changed, bind)
-  const ofPatients = reach === 'patients' ? `where ${IN_COMPARTMENT}` : ''
-  // PostgreSQL plans a plain join from all versions to all rows, which is far slower.
-  return `(${rows} order by 1) x
-    cross join lateral (select v.* from version v where v.project = ${project}
-      and v.type = ${type} and v.id = x.id and v.ver = x.ver offset 0) v
-    ${ofPatients}`
-}
-
-function rowsSql(
-  selection: Selection,
-  range: Range,
-  changed: readonly ChangedRow[],
-  bind: Bind,
-): string {
+  const { scope, reach } = selection
+  const [project, type] = [bind(scope.project, 'int'), bind(typeNumber(scope.type), 'smallint')]
   const current = currentSql(selection, range, bind)
-  return changed.length === 0
-    ? current
-    : `(${current}) union all select * from ${changesSql(changed, bind)}`
+  const rows =
+    changed.length === 0
+      ? current
+      : `(${current}) union all
+      select e.id, e.ver, e.ruling from ${changesSql(changed, bind)} e(id, ver, ruling)`
+  // Many versions are read in the order of their index along with the rows, from the range's own begin.
+  const versions = [
+    `v.project = ${project} and v.type = ${type} and v.id = x.id and v.ver = x.ver`,
+    ...rangeSql('v.id', range, bind),
+    ...(reach === 'patients' ? [IN_COMPARTMENT] : []),
+  ]
+  return `(${rows} order by 1) x join version v on ${versions.join(' and ')}`
 }
 
-/** Returns the exported ones among at most a thousand row ids. */
-export async function selectedIds(
+/** Returns the exported ones among at most a thousand row ids; some may be there twice. */
+export async function selectedRows(
   store: StoreContext,
   selection: Selection,
   ids: readonly string[],
-): Promise<ReadonlySet<string>> {
+): Promise<readonly ChangedRow[]> {
   const range = { low: undefined, high: undefined, ids }
-  const found = async (changed: readonly ChangedRow[]) => {
+  const found = (changed: readonly ChangedRow[]) => {
     const { values, bind } = binder()
-    const text = `select x.id from ${versionsSql(selection, range, changed, bind)}`
-    const rows = await store.connection.query<{ id: string }>({ text, values })
-    return rows.map(({ id }) => id)
+    const text = `select x.id, x.ver, x.ruling from ${versionsSql(selection, range, changed, bind)}`
+    return store.connection.query<ChangedRow>({ text, values })
   }
   // The second query sees rows that change after the first.
   const current = await found([])
-  const { rows } = await changedRows(store, store.connection, selection, range)
-  return new Set(rows.length === 0 ? current : [...current, ...(await found(rows))])
+  const all = [...current]
+  for await (const rows of changedPages(store, selection, ids)) all.push(...(await found(rows)))
+  return all
 }
 
 /** Platform meta holds the compartments of a version, even without a row. */
-export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like '%"Patient/%'`
+const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like '%"Patient/%'`
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
-  const { scene: scope, reach, at, since, job, filter } = selection
+  const { scope, at, since, filter } = selection
   const tests = [
-    ...scopeSql(scope.project, [scopeTypeNumber(scope)], bind, false),
-    ...(reach === 'listed' ? ['r.id = e.id'] : rangeSql('r.id', range, bind)),
+    ...scopeSql(scope.project, [typeNumber(scope.type)], bind, false),
+    ...rangeSql('r.id', range, bind),
     `r.lu <= ${bind(at, 'timestamptz')}`,
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     allSql(filter === undefined ? scope.visible : [...scope.visible, filter.test], bind),
   ]
-  const where = tests.join(' and ')
-  const select = `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling`
-  if (reach !== 'listed') return `${select} from resource r where ${where}`
-  // Without statistics of the new list, PostgreSQL would read it in full for each row of the type.
-  return `${select} from (${listedIdsSql(job, scopeTypeNumber(scope), range, bind)} offset 0) e
-    cross join lateral (select r.* from resource r where ${where} offset 0) r`
+  return `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling
+    from resource r where ${tests.join(' and ')}`
 }
 
 /** SQL of changed rows: `id`, `ver`, `ruling`, and further lists. */
@@ -193,14 +192,11 @@ export function changesSql(
   more: readonly string[] = [],
 ): string {
   const column = (of: (row: ChangedRow) => unknown, type: string) =>
-    bind(
-      changed.map((row) => of(row) ?? null),
-      `${type}[]`,
-    )
+    bind(changed.map(of), `${type}[]`)
   const ids = column(({ id }) => id, 'uuid')
   const versions = column(({ ver }) => ver, 'int')
   const rulings = column(({ ruling }) => ruling, 'int')
-  return `unnest(${[ids, versions, rulings, ...more].join(', ')})`
+  return dialect.unnest(ids, versions, rulings, ...more)
 }
 
 /** SQL: the governing grant and the export decision for rows `r` of several types. */
@@ -211,8 +207,8 @@ export function rowTestsSql(
   const rulings: string[] = []
   const tests: string[] = []
   for (const selection of selections) {
-    const { scene: scope, filter, ruled } = selection
-    const when = `when ${scopeTypeNumber(scope)} then`
+    const { scope, filter, ruled } = selection
+    const when = `when ${typeNumber(scope.type)} then`
     if (ruled !== undefined) rulings.push(`${when} ${rulingSql(selection, bind)}`)
     const own = filter === undefined ? scope.visible : [...scope.visible, filter.test]
     if (own.length > 0) tests.push(`${when} ${allSql(own, bind)}`)
@@ -224,7 +220,7 @@ export function rowTestsSql(
 }
 
 /** SQL: position of the grant that governs row `r`, where grants hide different elements. */
-function rulingSql({ ruled, scene: scope, principal }: Selection, bind: Bind): string {
+function rulingSql({ ruled, scope, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
   const place = createTypeScope(scope.keys, principal, scope.type, scope.project)
   const cases = ruled.map(
@@ -243,23 +239,24 @@ export async function changedRows(
   selection: Selection,
   range: Range,
 ): Promise<{ readonly rows: readonly ChangedRow[]; readonly high: string | undefined }> {
-  const { principal, scene: scope, ruled, filter, codes } = selection
+  const { principal, scope, at, since, ruled, filter, codes } = selection
   const isRuled = scope.visible.length > 0 || ruled !== undefined || filter !== undefined
   const most = isRuled ? RULED : CHANGED
-  const { values, bind } = binder()
-  const columns = isRuled ? versionColumns('v') : 'v.id, v.ver'
-  const found = await connection.query<VersionRow>({
-    // Reads earlier states of newer rows only: a decision on every version would be slow.
-    text: `select ${columns} from version n cross join lateral (select v.* from version v
-        where v.project = ${bind(scope.project, 'int')} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
-        offset 0) v
-      where ${changedTests(selection, range, bind).join(' and ')}
-      order by n.id limit ${bind(most + 1, 'int')}`,
-    values,
+  const former = {
+    ...selection,
+    type: scope.type,
+    columns: isRuled ? undefined : 'v.id, v.ver',
+    members: 'm.key <> 0',
+    most: most + 1,
+  }
+  const found = await formerVersions(connection, former, range, (bind) => {
+    const time = bind(at, 'timestamptz')
+    const after = since === undefined ? '' : `and v.lu > ${bind(since, 'timestamptz')}`
+    return `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} ${after}`
   })
   const rows = found.slice(0, most)
   const high = found.length > most ? rows.at(-1)?.id : range.high
-  if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
+  if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: null })), high }
   const asking = { ...store, connection }
   const wanted = filter === undefined ? rows : await applyTypeFilter(asking, filter, rows)
   const rulings = await decideContents(asking, principal, ['search'], wanted)
@@ -268,57 +265,73 @@ export async function changedRows(
     if (ruling === undefined) return []
     if (ruling !== 'all' && hidesAny(ruling, scope.type, codes, scope.own)) return []
     const place = ruling === 'all' ? -1 : (ruled?.indexOf(ruling) ?? -1)
-    return [{ id, ver, ruling: place === -1 ? undefined : place }]
+    return [{ id, ver, ruling: place === -1 ? null : place }]
   })
   return { rows: changed, high }
 }
 
+/** Yields the changed rows, among `ids` if given. */
 export async function* changedPages(
   store: StoreContext,
   selection: Selection,
+  ids?: readonly string[],
 ): AsyncGenerator<readonly ChangedRow[]> {
   let low: string | undefined
   do {
-    const range = { low, high: undefined }
+    const range = { low, high: undefined, ids }
     const { rows, high } = await changedRows(store, store.connection, selection, range)
     if (rows.length > 0) yield rows
     low = high
   } while (low !== undefined)
 }
 
-function changedTests(selection: Selection, range: Range, bind: Bind): string[] {
-  const { scene: scope, principal, at, since, reach, job } = selection
-  const { metaPrefix } = rowScope(principal, scope.type)
-  const time = bind(at, 'timestamptz')
-  return [
-    `n.project = ${bind(scope.project, 'int')}`,
-    `n.type = ${bind(scopeTypeNumber(scope), 'smallint')}`,
-    `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null`,
-    ...(since === undefined ? [] : [`v.lu > ${bind(since, 'timestamptz')}`]),
+interface FormerRows extends Pick<Selection, 'job' | 'principal' | 'reach'> {
+  readonly type: string
+  /** Condition on the members `m` of which one must have the row in its compartment, if the plan lists the rows. */
+  readonly members: string
+  readonly most: number
+  /** Default: those of a `VersionRow`. */
+  readonly columns?: string | undefined
+}
+
+/**
+ * Reads versions `v` of a type that were replaced by a version `n`, in the order of ids, where `testsSql` holds. Citus
+ * needs `project` in its subqueries, too.
+ */
+export async function formerVersions(
+  connection: Connection,
+  { job, principal, reach, type, members, most, columns = versionColumns('v') }: FormerRows,
+  range: Range,
+  testsSql: (bind: Bind, project: string) => string,
+): Promise<readonly VersionRow[]> {
+  const { project, metaPrefix } = rowScope(principal, type)
+  const { values, bind } = binder()
+  const own = bind(project, 'int')
+  const tests = [
+    `n.project = ${own} and n.type = ${bind(typeNumber(type), 'smallint')}`,
+    `v.content is not null and ${testsSql(bind, own)}`,
     ...rangeSql('n.id', range, bind),
-    ...(reach === 'listed' ? [listedSql(job, scope.type, bind, 'm.key <> 0')] : []),
-    ...ownSql(metaPrefix, bind),
+    ...(reach === 'patients' ? [IN_COMPARTMENT] : []),
+    ...(reach === 'listed' ? [memberSql(bind(job, 'uuid'), members)] : []),
+    // The registry has rows of all Projects.
+    ...(metaPrefix === '' ? [] : [`starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`]),
   ]
-}
-
-/** Condition on a version `v`: the registry has rows of all Projects. */
-export function ownSql(metaPrefix: string, bind: Bind): string[] {
-  return metaPrefix === '' ? [] : [`starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`]
-}
-
-/** Condition on a version `v`: it was listed by the plan, or in one of the compartments. */
-export function listedSql(job: string, type: string, bind: Bind, members = 'true'): string {
-  const id = bind(job, 'uuid')
-  return `(v.id in (select unnest(l.ids) from export_list l where l.job = ${id}
-      and l.type = ${bind(typeNumber(type), 'smallint')})
-    or ${memberSql(id, members)})`
+  return connection.query<VersionRow>({
+    // Reads earlier states of newer rows only: a decision on every version would be slow.
+    text: `select ${columns} from version n cross join lateral (select v.* from version v
+        where v.project = ${own} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+        offset 0) v
+      where ${tests.join(' and ')} order by n.id limit ${bind(most, 'int')}`,
+    values,
+  })
 }
 
 /** Condition on a version `v`: it was in the compartment of a member of job `id`. */
-export function memberSql(id: string, members: string): string {
+function memberSql(id: string, members: string): string {
   return `exists (select 1
       from jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c
-      join export_member m on m.job = ${id} and m.reference = c ->> 'reference' and ${members})`
+      where c ->> 'reference' in (
+        select m.reference from export_member m where m.job = ${id} and ${members}))`
 }
 
 export function rangeSql(column: string, { low, high, ids }: Range, bind: Bind): string[] {
@@ -327,8 +340,4 @@ export function rangeSql(column: string, { low, high, ids }: Range, bind: Bind):
     ...(high === undefined ? [] : [`${column} <= ${bind(high, 'uuid')}`]),
     ...(ids === undefined ? [] : [`${column} = any(${bind(ids, 'uuid[]')})`]),
   ]
-}
-
-function scopeTypeNumber({ type }: SearchScope): number {
-  return typeNumber(type)
 }

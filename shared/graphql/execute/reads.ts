@@ -5,9 +5,8 @@ import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
-import { versionText } from '../../request/binary/attachments.ts'
 import { READ, SEARCH } from '../../request/quota.ts'
-import { absoluteUrl } from '../../request/reply.ts'
+import { fhirBases, versionText, withoutBase } from '../../request/reply.ts'
 import { parseCallerSearch as criteria, resolved } from '../../rest/criteria.ts'
 import type { SearchRequest } from '../../search/language/search-request.ts'
 import type { ReferenceSearch } from '../../search/per-reference.ts'
@@ -176,8 +175,8 @@ export function throwNotFound(): never {
 }
 
 function parseLocalReference({ config }: Run, reference: string): Reference | undefined {
-  const base = absoluteUrl(config.interaction.services, '')
-  return parseReference(reference.startsWith(base) ? reference.slice(base.length) : reference)
+  const { services, principal } = config.interaction
+  return parseReference(withoutBase(fhirBases(services, principal.project.id), reference))
 }
 
 function contained(owner: Resource | undefined, id: string): Resource | undefined {

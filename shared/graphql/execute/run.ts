@@ -1,6 +1,8 @@
 /** One operation: limits, cached reads, and levels. Reads of one level share one statement per kind. */
+
 import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
-import { systemPrincipal } from '../../access/principal.ts'
+import pLimit from 'p-limit'
+import { servicePrincipal } from '../../access/principal.ts'
 import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../core/errors.ts'
 import { type Logger, unredactedLogger } from '../../core/log.ts'
 import { TimeSlicer } from '../../core/yielding.ts'
@@ -203,12 +205,7 @@ export class Run {
       if (this.#groups.size === 0) return
       const level = [...this.#groups.values()]
       this.#groups = new Map()
-      const lanes = Array.from({ length: Math.min(AT_ONCE, level.length) }, async () => {
-        for (let next = level.shift(); next !== undefined; next = level.shift()) {
-          await this.#answer(next)
-        }
-      })
-      await Promise.all(lanes)
+      await pLimit(AT_ONCE).map(level, (group) => this.#answer(group))
     }
   }
 
@@ -300,7 +297,7 @@ function openAccount({ services, principal, request }: FhirContext): Account {
         return
       }
       const { profile, profileDisplay } = principal
-      const writer = { ...systemPrincipal(project), profile, profileDisplay }
+      const writer = servicePrincipal(project, { profile, profileDisplay })
       const written = Promise.all(
         logged.map((group) => repository.create(writer, readAuditEvent(group))),
       )

@@ -9,7 +9,7 @@ import type { Plan, Step } from './plan.ts'
 import { readText } from './reads.ts'
 import type { Path, Run } from './run.ts'
 
-export interface Stored {
+interface Stored {
   readonly run: Run
   readonly text: string
   readonly owner: Resource
@@ -22,7 +22,7 @@ interface ByValue {
   field(run: Run, out: DeferredText, step: Step, parent: Parent): void
 }
 
-interface Parent {
+export interface Parent {
   readonly value: unknown
   readonly owner: Resource | undefined
   readonly path: Path | undefined

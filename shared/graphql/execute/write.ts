@@ -38,13 +38,7 @@ import {
   throwNotFound,
 } from './reads.ts'
 import { type Path, pathKeys, type Run } from './run.ts'
-import { writeText } from './write-text.ts'
-
-interface Parent {
-  readonly value: unknown
-  readonly owner: Resource | undefined
-  readonly path: Path | undefined
-}
+import { type Parent, writeText } from './write-text.ts'
 
 interface At {
   readonly run: Run
@@ -321,13 +315,10 @@ export function writeResource(
   at: Omit<At, 'run'>,
   resource: Resource | null,
 ): void {
-  const isContained = at.owner?.contained !== undefined && hasContained(at.owner, resource)
+  const contained = at.owner?.contained
+  const isContained = Array.isArray(contained) && contained.includes(resource)
   const owner = isContained ? at.owner : (resource ?? undefined)
   complete(out, at.step, resource, { ...at, run, owner })
-}
-
-function hasContained({ contained }: Resource, resource: Resource | null): boolean {
-  return Array.isArray(contained) && contained.includes(resource)
 }
 
 function writeSearch(

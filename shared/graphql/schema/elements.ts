@@ -8,7 +8,7 @@ import {
   GraphQLString,
   Kind,
 } from 'graphql'
-import { shortText, typeDefinition, typeElements } from '../../fhir/definitions.ts'
+import { capitalised, shortText, typeDefinition, typeElements } from '../../fhir/definitions.ts'
 import { type ElementDefinition, openOnce } from '../../fhir/definitions-data.ts'
 import { Decimal, isDecimal } from '../../fhir/json.ts'
 
@@ -112,10 +112,6 @@ function isResource(type: string): boolean {
 
 function isBackbone({ types: [only] }: ElementDefinition): boolean {
   return only?.code === 'BackboneElement' || only?.code === 'Element'
-}
-
-function capitalised(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
 /** The standard Float, except that it preserves 1.00. */

@@ -24,6 +24,7 @@ import {
   isKnownType,
   listChildren,
   type Place,
+  type Source,
   scalarType,
   withSource,
 } from './elements.ts'
@@ -81,7 +82,7 @@ export function anyResource(parts: Parts): GraphQLUnionType {
 }
 
 /** https://hl7.org/fhir/R4/graphql.html#connection */
-export function connectionType(parts: Parts, type: string): LazyObject {
+function connectionType(parts: Parts, type: string): LazyObject {
   return once(parts, `${type}Connection`, (name) => {
     const member = (type: GraphQLOutputType) => (name: string) =>
       [name, { type, ...withSource({ kind: 'member', name }) }] as const
@@ -189,18 +190,24 @@ function reverseFields(parts: Parts, target: string): Fields {
   for (const { type, codes, isNamed } of referringTo(target)) {
     if (!parts.resourceTypes.includes(type)) continue
     const args = reverseArguments(type, codes, !isNamed)
-    const resource = objectType(parts, { type, path: '' })
-    const source = { kind: 'referring', type } as const
-    const list = { type: listOfType(resource), args }
-    fields[`${type}List`] = { ...list, ...withSource({ ...source, isConnection: false }) }
+    const list = { kind: 'referring', type, isConnection: false } as const
+    fields[`${type}List`] = listField(parts, list, args)
     if (!isNamed) continue
-    const connection = { type: connectionType(parts, type), args }
-    fields[`${type}Connection`] = {
-      ...connection,
-      ...withSource({ ...source, isConnection: true }),
-    }
+    fields[`${type}Connection`] = listField(parts, { ...list, isConnection: true }, args)
   }
   return fields
+}
+
+export function listField(
+  parts: Parts,
+  source: Extract<Source, { readonly isConnection: boolean }>,
+  args: Field['args'],
+): Field {
+  const { type, isConnection } = source
+  const found = isConnection
+    ? connectionType(parts, type)
+    : listOfType(objectType(parts, { type, path: '' }))
+  return { type: found, args, ...withSource(source) }
 }
 
 interface Referring {

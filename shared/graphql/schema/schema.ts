@@ -29,7 +29,7 @@ import {
   withSource,
 } from './elements.ts'
 import { LazyInput, LazyObject, LazySchema, listOfType } from './lazy.ts'
-import { anyResource, connectionType, objectType, once, outputNamed, type Parts } from './output.ts'
+import { anyResource, listField, objectType, once, outputNamed, type Parts } from './output.ts'
 
 const onFields = (name: string, args = {}) =>
   new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
@@ -94,7 +94,14 @@ function schemaConfig(parts: Parts, instance: string | undefined): GraphQLSchema
   return {
     assumeValid: true,
     query,
-    ...(instance === undefined ? { mutation: mutationType(parts) } : {}),
+    ...(instance === undefined
+      ? {
+          mutation: new LazyObject(parts.gate, {
+            name: 'Mutation',
+            fields: () => mutationFields(parts),
+          }),
+        }
+      : {}),
     types: [anyResource(parts), Float, GraphQLBoolean, GraphQLID, GraphQLInt, GraphQLString],
     directives,
   }
@@ -108,20 +115,11 @@ function queryFields(parts: Parts): Fields {
     fields[type] = { type: resource, args: { id }, ...withSource({ kind: 'read', type }) }
     if (type === 'Binary') continue
     const args = searchArguments(type)
-    const source = { kind: 'search', type } as const
-    const list = { type: listOfType(resource), args }
-    fields[`${type}List`] = { ...list, ...withSource({ ...source, isConnection: false }) }
-    const connection = { type: connectionType(parts, type), args }
-    fields[`${type}Connection`] = {
-      ...connection,
-      ...withSource({ ...source, isConnection: true }),
-    }
+    const list = { kind: 'search', type, isConnection: false } as const
+    fields[`${type}List`] = listField(parts, list, args)
+    fields[`${type}Connection`] = listField(parts, { ...list, isConnection: true }, args)
   }
   return fields
-}
-
-function mutationType(parts: Parts): LazyObject {
-  return new LazyObject(parts.gate, { name: 'Mutation', fields: () => mutationFields(parts) })
 }
 
 function mutationFields(parts: Parts): Fields {

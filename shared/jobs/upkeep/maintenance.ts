@@ -1,4 +1,4 @@
-/** Reindex and expunge as a Principal: who may, where, and what a step of expunge removes. */
+/** Reindex and expunge on behalf of a Principal: permissions, scope, and the rows removed per step of expunge. */
 
 import { readDecided } from '../../access/decisions/decide.ts'
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
@@ -15,9 +15,9 @@ import { addOwnParametersJob } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { removeProjectPart, removeResource, removeTypePart } from './removal.ts'
 
-/** The resources that are indexed anew. */
+/** The resources to reindex. */
 export interface ReindexScope {
-  /** Undefined: all types. */
+  /** All types if undefined. */
   readonly type: string | undefined
   /** A search that means some of them. */
   readonly filter: string | undefined
@@ -77,9 +77,9 @@ export async function expungeResource(
   id: string,
 ): Promise<Version> {
   requireAdmin(principal, type)
-  // The audit trail outlives what administrators of a Project do.
+  // Administrators of a Project cannot remove the audit trail.
   if (type === 'AuditEvent' && !principal.isSuperAdmin) {
-    throw forbiddenByPlatform('An AuditEvent is expunged by super admins alone')
+    throw forbiddenByPlatform('Only super administrators may expunge an AuditEvent')
   }
   await requireDeletable(store, principal, type, id)
   return expunge(store, principal, type, id)
@@ -95,7 +95,7 @@ export async function stopSchedule(
   await deleteScheduleRow(store.connection, store.keys.rowId(BOT, botId))
 }
 
-/** Plans all Bots that run by themselves anew. Errors: 403. */
+/** Plans the runs of all scheduled Bots again. Errors: 403. */
 export async function restartSchedules(store: StoreContext, principal: Principal): Promise<void> {
   requireSuperAdmin(principal)
   await rebuildSchedules(store.connection)
@@ -143,7 +143,7 @@ export async function expungeProject(
   if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
     throw badRequest('This Project cannot be expunged')
   }
-  const number = await store.tenants.projectNumber(store.connection, projectId)
+  const number = await store.projectNumber(store.connection, projectId)
   if (number === undefined) return false
   if (await removeProjectPart(store.connection, number, projectId)) return true
   const row = await readRow(store, principal, 'Project', projectId)
@@ -172,10 +172,10 @@ async function nextProject(
     name: 'next-tenant',
     text: `select project from tenant where project > $1
         and ($2::smallint is null or exists (
-          select from resource r where r.project = tenant.project and r.type = $2))
+          select 1 from resource r where r.project = tenant.project and r.type = $2))
       order by project limit 1`,
     values,
-    apart: ({ query }) =>
+    inSteps: ({ query }) =>
       query({
         text: `select project from ${type === undefined ? 'tenant' : 'resource'}
           where project > $1 and ($2::smallint is null or ${type === undefined ? 'true' : 'type = $2'})
@@ -186,7 +186,7 @@ async function nextProject(
   return row?.project
 }
 
-/** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
+/** Expunges a live or deleted resource after the permission check. Errors: 404. Two statements. */
 async function expunge(
   store: StoreContext,
   principal: Principal,
@@ -218,13 +218,13 @@ interface ScanPage {
  * 404.
  */
 export async function scanProject(
-  { connection, keys, tenants }: StoreContext,
+  { connection, keys, projectNumber }: StoreContext,
   principal: Principal,
   projectId: string,
   { after, count }: { readonly after: ScanPosition | undefined; readonly count: number },
 ): Promise<ScanPage> {
   requireSuperAdmin(principal)
-  const project = await tenants.projectNumber(connection, keys.rowId('Project', projectId))
+  const project = await projectNumber(connection, keys.rowId('Project', projectId))
   if (project === undefined) throw notFound()
   const rows = await connection.query<VersionRow>({
     name: 'scan',

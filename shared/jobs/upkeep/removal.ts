@@ -1,9 +1,58 @@
-/** The deletions of $expunge and of the purge, for the tables of tables.ts. */
+/** The deletions of $expunge and of the purge, by table. */
+
+import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection } from '../../postgres/statement.ts'
-import { DISTRIBUTED_TABLES, PROJECT_TABLES, type ProjectTable } from '../../store/rows/tables.ts'
-import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { CONDEMN_CONTENT_SQL } from '../../store/write/stored-contents.ts'
+
+/* The tables with a column `project`: how the rows of a resource and of a Project are found, to remove or to distribute them. */
+
+interface ProjectTable {
+  readonly name: string
+  /** The column with the row id of the resource that a row is about. */
+  readonly id?: string
+  /** The type is part of the row's key. */
+  readonly isTyped?: boolean
+  /** An index begins with the id; for few ids it beats the primary key, which PostgreSQL would choose. */
+  readonly isFoundById?: boolean
+  /** The server that has the Project has the rows; queues stay on the coordinator. */
+  readonly isDistributed?: boolean
+  /** Why the rows stay when their Project is expunged. */
+  readonly staysFor?: string
+}
+
+const OWN = { id: 'id', isTyped: true, isDistributed: true }
+const AGE = { staysFor: 'Rows are removed by their age' }
+
+export const PROJECT_TABLES: readonly ProjectTable[] = [
+  { name: 'version', ...OWN },
+  { name: 'resource', ...OWN },
+  { name: 'unique_key', ...OWN },
+  { name: 'idx_string', ...OWN, isFoundById: true },
+  { name: 'idx_range', ...OWN, isFoundById: true },
+  { name: 'code', isDistributed: true },
+  { name: 'resource_text', ...OWN },
+  // The job that indexes the parameters of the Project removes those that are gone.
+  { name: 'indexed_parameter', isDistributed: true },
+  { name: 'outbox', id: 'id', isTyped: true },
+  { name: 'active_subscription', id: 'id' },
+  { name: 'subscription_state', id: 'subscription' },
+  { name: 'schedule', id: 'id' },
+  { name: 'delivery' },
+  { name: 'topic_event', id: 'subscription' },
+  { name: 'tenant', staysFor: 'A number is never given twice' },
+  { name: 'job', staysFor: 'A job may be the one that expunges the Project' },
+  { name: 'occurrence', staysFor: 'The schedule takes its occurrences along' },
+  ...['pending_run', 'dead_run', 'dead_notice', 'bot_run', 'export_job', 'import_job', 'mail'].map(
+    (name) => ({
+      name,
+      ...AGE,
+    }),
+  ),
+  { name: 'concept_owner', staysFor: 'Rows are removed by FHIR ids' },
+]
+
+export const DISTRIBUTED_TABLES = PROJECT_TABLES.filter(({ isDistributed }) => isDistributed)
 
 const BINARY = typeNumber('Binary')
 const CHUNK = 5000
@@ -71,8 +120,8 @@ export async function removeTypePart(
 }
 
 /**
- * The next rows of a Project, from whatever table still has some; false when there are none left.
- * Rows of the registry go with it: memberships, logins, its own users.
+ * Removes the next rows of a Project from any table; false when none are left. Rows of the registry are removed with
+ * it: memberships, logins, its own users.
  */
 export async function removeProjectPart(
   connection: Connection,
@@ -107,7 +156,7 @@ export async function removeProjectPart(
       ${DELETE_GONE}
       select 1 from gone`,
     values: [
-      REGISTRY_PROJECT,
+      SYSTEM_PROJECT_NUMBER,
       `"project":${JSON.stringify(projectId)}`,
       typeNumber('Project'),
       CHUNK,

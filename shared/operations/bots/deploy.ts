@@ -1,14 +1,28 @@
-/** `Bot/:id/$deploy`: stores code as a Binary in `executableCode`; TypeScript also becomes `sourceCode`. */
+/**
+ * `Bot/:id/$deploy`: stores code as a Binary in `executableCode`, or under a label; TypeScript is also stored as the
+ * source.
+ */
 
 import { stripTypeScriptTypes } from 'node:module'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
-import { systemPrincipal } from '../../access/principal.ts'
+import { servicePrincipal, systemPrincipal } from '../../access/principal.ts'
 import { codeLocation, MAX_CODE_BYTES } from '../../bots/bot.ts'
 import { checkCode } from '../../bots/code.ts'
-import { walk } from '../../bots/imports.ts'
+import { walk } from '../../bots/code-uses.ts'
+import { requireNewVersion } from '../../bots/versions.ts'
 import { allOk, badRequest, issue, notFound } from '../../core/errors.ts'
+import { readDeclarations } from '../../fhir/bot-declarations.ts'
+import {
+  checkLabelName,
+  checkVersionName,
+  codeAt,
+  type LabelledCode,
+  LIVE,
+  named,
+  withCode,
+} from '../../fhir/bot-labels.ts'
 import { parseBody } from '../../fhir/json.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { isObject, type Resource, toObjects } from '../../fhir/resource.ts'
 import { readBinaryContent, readWhole } from '../../request/binary/content.ts'
 import { outcomeReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
@@ -22,6 +36,22 @@ export const deploy: Operation = {
   name: 'deploy',
   on: [{ type: 'Bot', level: 'instance' }],
   methods: ['POST'],
+  text: {
+    summary: 'Deploy the code of a bot',
+    description:
+      'TypeScript or JavaScript, 5 MiB at most. Warnings name missing modules, and secrets and hosts that the code uses and the Bot does not name.',
+    body: {
+      code: 'text!: The code',
+      filename: 'text: Its extension determines the language',
+      label: 'text: Stores the code under this label; default: live, which runs',
+      version: 'text: Name of this version; default: the version of the Bot',
+    },
+    example: {
+      filename: 'bot.ts',
+      code: 'export async function handler(medplum, event) { return event.input }',
+    },
+    answer: 'OperationOutcome',
+  },
   async run(call) {
     const { services, principal, id = '' } = call
     const { repository } = services
@@ -30,19 +60,23 @@ export const deploy: Operation = {
     const bot = JSON.parse(current.content) as Resource
     const project = await services.principals.project(platformMeta(current).project ?? '')
     if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
+    const declared = readDeclarations(bot, project.requiresDeclarations === true)
     const given = readBody(call)
     if (given.code === undefined) {
+      if (given.label !== LIVE || given.version !== undefined) {
+        throw badRequest('"code" is missing: $promote moves labels', 'code')
+      }
       const code = await currentCode(call, repository, bot)
-      return deployed(checkCode(code, executableTitle(bot) ?? 'index.js'))
+      return deployed(checkCode(code, executableTitle(bot) ?? 'index.js', declared))
     }
     if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
-    const { filename } = given
+    const { filename, label, version } = given
     const code = toJavaScript(given.code, filename)
-    const warnings = checkCode(code, filename)
+    const warnings = checkCode(code, filename, declared)
     // Other clients compile the code themselves and store the source first.
     const source = isTypeScript(filename) ? given.code : undefined
     // Update access to the Bot is enough to deploy: its policy need not mention Binary.
-    const writer = { ...systemPrincipal(project), profile: principal.profile }
+    const writer = servicePrincipal(project, { profile: principal.profile })
     await repository.transaction(async (inside) => {
       const store = async (contentType: string, text: string) => {
         const binary = await inside.create(writer, {
@@ -51,18 +85,27 @@ export const deploy: Operation = {
           securityContext: { reference: `Bot/${id}` },
           data: Buffer.from(text).toString('base64'),
         })
-        return { contentType, url: `Binary/${binary.id}`, title: filename }
+        const stored = { contentType, url: `Binary/${binary.id}`, title: filename }
+        return version === undefined ? stored : named(stored, version)
       }
       const executableCode = await store(JAVASCRIPT, code)
       const sourceCode = source === undefined ? undefined : await store(TYPESCRIPT, source)
-      await inside.patch(principal, { type: 'Bot', id }, (latest) => ({
-        ...latest,
-        ...(sourceCode === undefined ? {} : { sourceCode }),
-        executableCode,
-      }))
+      await inside.patch(principal, { type: 'Bot', id }, async (latest) => {
+        // Checked again after each lost race, so that concurrent deployments cannot take one name.
+        if (version !== undefined) {
+          await requireNewVersion({ repository: inside }, systemPrincipal(project), id, version)
+        }
+        return setCode(latest, label, { code: executableCode, source: sourceCode })
+      })
     })
     return deployed(warnings)
   },
+}
+
+/** The source of live code stays if there is none: other clients have stored it before. */
+function setCode(bot: Resource, label: string, { code, source }: LabelledCode): Resource {
+  const kept = label === LIVE ? codeAt(bot, LIVE)?.source : undefined
+  return withCode(bot, label, { code, source: source ?? kept })
 }
 
 /** Warnings follow `All OK`, since clients show the first issue. */
@@ -74,6 +117,8 @@ function deployed(warnings: readonly string[]) {
 interface Deployment {
   readonly code: string | undefined
   readonly filename: string
+  readonly label: string
+  readonly version: string | undefined
 }
 
 /** JSON `{code, filename}` or equivalent Parameters. */
@@ -82,16 +127,22 @@ function readBody({ request }: OperationCall): Deployment {
   const body = isEmpty ? {} : parseBody(request.body ?? '')
   if (!isObject(body)) throw badRequest('Expected an object with "code" and "filename"')
   const fields = body.resourceType === 'Parameters' ? fromParameters(body) : body
-  const { code, filename } = fields
+  const { code, filename, label = LIVE, version } = fields
   if (code !== undefined && typeof code !== 'string') throw badRequest('"code" must be a string')
   if (filename !== undefined && typeof filename !== 'string') {
     throw badRequest('"filename" must be a string')
   }
-  return { code: code === '' ? undefined : code, filename: baseName(filename) }
+  if (typeof label !== 'string') throw badRequest('"label" must be a string')
+  checkLabelName(label, 'label')
+  if (version !== undefined && typeof version !== 'string') {
+    throw badRequest('"version" must be a string')
+  }
+  if (version !== undefined) checkVersionName(version, 'version')
+  return { code: code === '' ? undefined : code, filename: baseName(filename), label, version }
 }
 
 function fromParameters(body: Record<string, unknown>): Record<string, unknown> {
-  const parameters = Array.isArray(body.parameter) ? body.parameter.filter(isObject) : []
+  const parameters = toObjects(body.parameter)
   return Object.fromEntries(
     parameters.map(({ name, valueString }) => [String(name), valueString] as const),
   )

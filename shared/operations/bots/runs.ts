@@ -1,79 +1,119 @@
-/** `Bot/:id/$runs`, `$replay` and `$logs` (live), for project admins. */
+/** `Bot/$runs`, `Bot/:id/$runs`, `$replay` and `$logs` (live), for project admins. */
 
 import { Readable } from 'node:stream'
 import { findBot, resolveRunAs } from '../../bots/bot.ts'
 import { createJob, runBot } from '../../bots/execute.ts'
-import { type ArchivedInput, readArchivedInput } from '../../bots/inputs.ts'
 import { type BotLogMessage, subscribeToBotLogs } from '../../bots/live-logs.ts'
+import { findLabel } from '../../bots/releases.ts'
 import {
-  type BotRunCursor,
+  type ArchivedInput,
   type BotRunRow,
   type CallRecord,
   findArchivedRun,
   findBotRuns,
   type RunQuery,
+  readArchivedInput,
 } from '../../bots/run-records.ts'
 import { badRequest, forbidden, HttpError, notFound, tooManyRequests } from '../../core/errors.ts'
+import { LIVE } from '../../fhir/bot-labels.ts'
 import { parseBody } from '../../fhir/json.ts'
-import { isObject } from '../../fhir/resource.ts'
+import { isObject, toObjects } from '../../fhir/resource.ts'
 import { narrowSession } from '../../identity/principals.ts'
-import { absoluteUrl, EVENT_STREAM, jsonReply } from '../../request/reply.ts'
+import { type Output, parametersReply } from '../../request/parameters.ts'
+import { absoluteUrl, EVENT_STREAM } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import { REPLAY_INPUTS, replayLetters } from './dead-letters.ts'
+import { MOST_RUNS, RUN_ID, readRunSelection, toRunCursor } from './run-query.ts'
 
-const DEFAULT_COUNT = 20
-const MOST = 100
 /** Longer inputs are truncated. */
 const MOST_SHOWN_BYTES = 256 * 1024
 
-/** Errors: 400, 403 for non-admins, 404. */
+/** Lists the runs of one bot or of all. Errors: 400, 403 for non-admins, 404. */
 export const runs: Operation = {
   name: 'runs',
-  on: [{ type: 'Bot', level: 'instance' }],
+  on: [
+    { type: 'Bot', level: 'instance' },
+    { type: 'Bot', level: 'type' },
+  ],
   methods: ['GET'],
+  text: {
+    summary: 'List the latest runs of a bot, or of all bots',
+    description:
+      'With `runId`, for one bot: all attempts of one run, with the requests it made, the versions it wrote, and its input where inputs are kept. Secrets are left out.',
+    query: {
+      _count: 'whole: Default 20, at most 100',
+      status: 'text: ok or failed',
+      since: 'text: Started at this date or time, or later',
+      until: 'text: Started in this period or before',
+      runId: 'text: This run alone',
+    },
+    answer: 'Parameters',
+  },
   area: 'administration',
   async run(call) {
-    const { services, principal, request, id = '' } = call
-    await requireLogAccess(call)
-    const count = readCount(request.query.get('_count'))
+    const { services, principal, request, id: bot } = call
+    if (bot === undefined) requireAdmin(call)
+    else await requireLogAccess(call)
     const project = principal.isSuperAdmin ? undefined : principal.project.number
     const runId = request.query.get('runId')
-    if (runId !== null) return await oneRun(services, { bot: id, project, id: parseRunId(runId) })
-    const after = readPlace(request.query.get('_cursor'))
-    const rows = await findBotRuns(services.database, { bot: id, project, after, count: count + 1 })
+    if (runId !== null) {
+      if (bot === undefined) throw badRequest('runId needs the bot: GET Bot/[id]/$runs', 'runId')
+      return await oneRun(services, { bot, project, id: parseRunId(runId) })
+    }
+    const { count, ...selection } = readRunSelection(request.query)
+    const query = { ...selection, bot, project, count: count + 1 }
+    const rows = await findBotRuns(services.database, query)
     const page = rows.slice(0, count)
-    const last = page.at(-1)
-    const next =
-      rows.length > count && last !== undefined
-        ? [{ name: 'next', valueUrl: nextUrl(call, count, last) }]
-        : []
-    return jsonReply(200, {
-      resourceType: 'Parameters',
-      parameter: [...page.map((row) => ({ name: 'run', part: toRunParts(row) })), ...next],
-    })
+    const last = rows.length > count ? page.at(-1) : undefined
+    const listed =
+      bot === undefined
+        ? await withBots(call, page)
+        : page.map((row): Output => ['run', 'part', toRunParts(row)])
+    return parametersReply([...listed, ['next', 'valueUrl', last && nextUrl(call, last)]])
   },
+}
+
+/** Names the bot of each run; runs of bots that the caller may not read are left out. */
+async function withBots(
+  { services, principal }: OperationCall,
+  rows: readonly BotRunRow[],
+): Promise<readonly Output[]> {
+  const ids = [...new Set(rows.map(({ bot }) => bot))]
+  const found = await services.repository.readMany(
+    principal,
+    ids.map((id) => ({ type: 'Bot', id })),
+  )
+  const bots = new Map(
+    found.flatMap((version, place) =>
+      version === undefined ? [] : [[ids[place], parseVersion(version)] as const],
+    ),
+  )
+  return rows.flatMap((row): Output[] => {
+    const bot = bots.get(row.bot)
+    if (bot === undefined) return []
+    const reference = { reference: `Bot/${row.bot}`, display: bot.name }
+    return [['run', 'part', [['bot', 'valueReference', reference], ...toRunParts(row)]]]
+  })
 }
 
 type OneRun = Required<Pick<RunQuery, 'id'>> & Pick<RunQuery, 'bot' | 'project'>
 
 async function oneRun({ database, storage }: Services, run: OneRun): Promise<FhirReply> {
-  const rows = await findBotRuns(database, { ...run, count: MOST })
-  const parameter = rows.map(async (row) => {
+  const rows = await findBotRuns(database, { ...run, count: MOST_RUNS })
+  const listed = rows.map(async (row): Promise<Output> => {
     const { archive, calls = [], callCount } = row.record
     const input = archive && (await readArchivedInput(storage, archive).catch(() => undefined))
-    return {
-      name: 'run',
-      part: [
-        ...toRunParts(row),
-        ...(input?.input === undefined
-          ? []
-          : [{ name: 'input', valueAttachment: attachment(input) }]),
-        ...(callCount === undefined ? [] : [{ name: 'callCount', valueInteger: callCount }]),
-        ...calls.map((call) => ({ name: 'call', part: partsOfCall(call) })),
-      ],
-    }
+    const parts: readonly Output[] = [
+      ...toRunParts(row),
+      ['input', 'valueAttachment', input?.input === undefined ? undefined : attachment(input)],
+      ['callCount', 'valueInteger', callCount],
+      ...calls.map((call): Output => ['call', 'part', partsOfCall(call)]),
+    ]
+    return ['run', 'part', parts]
   })
-  return jsonReply(200, { resourceType: 'Parameters', parameter: await Promise.all(parameter) })
+  return parametersReply(await Promise.all(listed))
 }
 
 function attachment({ contentType, inputKind, input = '', shown = input }: ArchivedInput) {
@@ -82,98 +122,104 @@ function attachment({ contentType, inputKind, input = '', shown = input }: Archi
   return { contentType, size: content.length, ...(data === '' ? {} : { data }) }
 }
 
-function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): readonly unknown[] {
+function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): readonly Output[] {
   return [
-    { name: 'method', valueCode: method },
-    ...(path === '' ? [] : [{ name: 'path', valueString: path }]),
-    ...(status === undefined ? [] : [{ name: 'status', valueInteger: status }]),
-    ...(ms === undefined ? [] : [{ name: 'ms', valueDecimal: ms }]),
-    ...wrote.map((reference) => ({ name: 'wrote', valueReference: { reference } })),
+    ['method', 'valueCode', method],
+    ['path', 'valueString', path],
+    ['status', 'valueInteger', status],
+    ['ms', 'valueDecimal', ms],
+    ...wrote.map((reference): Output => ['wrote', 'valueReference', { reference }]),
   ]
 }
 
 /** Requires access to a bot's log. Errors: 403, 404 as for reading the bot. */
 async function requireLogAccess({ services, principal, id = '' }: OperationCall) {
   const version = await services.repository.read(principal, 'Bot', id)
-  if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
+  requireAdmin({ principal })
   return version
 }
 
-function toRunParts({ id, started, record }: BotRunRow): readonly unknown[] {
-  const { requester, runAs, hold } = record
-  const parts: readonly (readonly [name: string, type: string, value: unknown])[] = [
-    ['runId', 'Uuid', `urn:uuid:${id}`],
-    ['status', 'Code', record.status],
-    ['started', 'Instant', started.toISOString()],
-    ['durationMs', 'Decimal', record.durationMs],
-    ['cpuMs', 'Decimal', record.cpuMs],
-    ['memoryMb', 'Decimal', record.memoryMb],
-    ['botVersion', 'String', String(record.version)],
-    ['attempt', 'Integer', record.attempt],
-    ['mode', 'Code', record.mode],
-    ['waitedFor', 'Code', hold?.reason],
-    ['waitedMs', 'Decimal', hold?.ms],
-    ['requester', 'Reference', requester && { reference: requester }],
-    ['runAs', 'Reference', runAs && { reference: runAs }],
-    ['traceId', 'String', record.traceId],
-    ['error', 'String', record.error],
-    ['replayable', 'Boolean', record.archive && true],
-    ['log', 'String', record.log],
+function requireAdmin({ principal }: Pick<OperationCall, 'principal'>): void {
+  if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
+}
+
+function toRunParts({ id, started, record }: BotRunRow): readonly Output[] {
+  const { requester, runAs, hold, stream } = record
+  return [
+    ['runId', 'valueUuid', `urn:uuid:${id}`],
+    ['status', 'valueCode', record.status],
+    ['started', 'valueInstant', started.toISOString()],
+    ['durationMs', 'valueDecimal', record.durationMs],
+    ['cpuMs', 'valueDecimal', record.cpuMs],
+    ['memoryMb', 'valueDecimal', record.memoryMb],
+    ['botVersion', 'valueString', String(record.version)],
+    ['label', 'valueString', record.label],
+    ['attempt', 'valueInteger', record.attempt],
+    ['mode', 'valueCode', record.mode],
+    ['waitedFor', 'valueCode', hold?.reason],
+    ['waitedMs', 'valueDecimal', hold?.ms],
+    ['key', 'valueString', record.key],
+    ['replaced', 'valueInteger', record.replaced],
+    ['streamedStatus', 'valueInteger', stream?.status],
+    ['streamedBytes', 'valueInteger', stream?.bytes],
+    ['requester', 'valueReference', requester && { reference: requester }],
+    ['runAs', 'valueReference', runAs && { reference: runAs }],
+    ['traceId', 'valueString', record.traceId],
+    ['error', 'valueString', record.error],
+    ['replayable', 'valueBoolean', record.archive && true],
+    ['log', 'valueString', record.log],
   ]
-  // FHIR has no empty strings.
-  const known = parts.filter(([, , value]) => value !== undefined && value !== '')
-  return known.map(([name, type, value]) => ({ name, [`value${type}`]: value }))
 }
 
-function readCount(text: string | null): number {
-  if (text === null) return DEFAULT_COUNT
-  const wanted = /^\d{1,6}$/.test(text) ? Number(text) : 0
-  if (wanted < 1)
-    throw badRequest(`_count must be a whole number of at least 1, not ${text}`, '_count')
-  return Math.min(wanted, MOST)
+function nextUrl({ services, request, id }: OperationCall, last: BotRunRow): string {
+  const query = new URLSearchParams(request.query)
+  query.set('_cursor', toRunCursor(last))
+  return absoluteUrl(services, `Bot/${id === undefined ? '' : `${id}/`}$runs?${query}`)
 }
 
-function nextUrl({ services, id = '' }: OperationCall, count: number, last: BotRunRow): string {
-  const cursor = `${last.started.getTime()}-${last.id}`
-  return absoluteUrl(services, `Bot/${id}/$runs?_count=${count}&_cursor=${cursor}`)
-}
-
-function readPlace(cursor: string | null): BotRunCursor | undefined {
-  if (cursor === null) return undefined
-  const [, ms, id = ''] =
-    /^(\d{1,13})-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/.exec(cursor) ?? []
-  if (ms === undefined) throw badRequest('Invalid cursor', '_cursor')
-  return { started: new Date(Number(ms)), id }
-}
-
-const RUN_ID = /^(?:urn:uuid:)?([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/i
-
-/** Repeats a run. Errors: 400, 403 for non-admins, 404, also without an archived input. */
+/** Repeats a run, or dead letters. Errors: 400, 403 for non-admins, 404, also without an archived input. */
 export const replay: Operation = {
   name: 'replay',
-  on: [{ type: 'Bot', level: 'instance' }],
+  on: [
+    { type: 'Bot', level: 'instance' },
+    { type: 'Bot', level: 'type' },
+  ],
   methods: ['POST'],
+  // These select dead letters of all bots; `text.query` has the parameters of one bot.
+  inputs: REPLAY_INPUTS,
+  text: {
+    summary: 'Run a bot again on the input of an earlier run, or replay dead letters',
+    description:
+      'Of one bot: `runId`, whose input was kept; returns the result of the bot. Of all bots: the filters of `$dead-letters` and a `rate`; returns the count.',
+    query: {
+      runId: 'text: Of one bot: the run, whose input was kept; in the body',
+      label: 'text: Of one bot: the label whose code runs; default: live; in the address',
+    },
+    answer: '*/*',
+  },
   area: 'administration',
   ownFormat: true,
   async run(call) {
+    if (call.id === undefined) return await replayLetters(call)
     const { services, principal, id = '' } = call
     await requireLogAccess(call)
     const runId = readRunId(call)
     const project = principal.isSuperAdmin ? undefined : principal.project.number
     const row = await findArchivedRun(services.database, id, project, runId)
     if (row?.record.archive === undefined) throw notFound()
-    const { shown: _, ...kept } = await readArchivedInput(services.storage, row.record.archive)
-    const found = await findBot(call)
+    const kept = await readArchivedInput(services.storage, row.record.archive)
+    const { shown: _, answer: __, fetches: ___, ...event } = kept
+    const found = findLabel(await findBot(call), call.request.query.get('label') ?? LIVE)
     const acting = await resolveRunAs(services, principal, found)
-    return await runBot(call, { ...createJob(call, found, acting), ...kept }, found)
+    return await runBot(call, { ...createJob(call, found, acting), ...event }, found)
   },
 }
 
 /** JSON `{runId}`, or Parameters as returned by `$runs`. */
 function readRunId({ request }: OperationCall): string {
   const body = parseBody(request.body ?? '')
-  const parameters = isObject(body) && Array.isArray(body.parameter) ? body.parameter : []
-  const part = parameters.filter(isObject).find(({ name }) => name === 'runId')
+  const parameters = isObject(body) ? toObjects(body.parameter) : []
+  const part = parameters.find(({ name }) => name === 'runId')
   const given = isObject(body) ? (body.runId ?? part?.valueUuid ?? part?.valueString) : undefined
   return parseRunId(String(given))
 }
@@ -203,11 +249,17 @@ export const logs: Operation = {
   name: 'logs',
   on: [{ type: 'Bot', level: 'instance' }],
   methods: ['GET'],
+  text: {
+    summary: 'Listen to the log of a bot',
+    description: 'Server-sent events: start, log, end, gap, close.',
+    answer: 'text/event-stream',
+  },
   area: 'administration',
   ownFormat: true,
   async run(call) {
     await requireLogAccess(call)
-    if (call.request.takesPieces !== true) throw badRequest('$logs is a stream of its own')
+    if (call.request.takesPieces !== true)
+      throw badRequest('$logs is a stream: call it outside of a batch')
     if (streams >= MAX_STREAMS) throw tooManyRequests(HEARTBEAT_MS / 1000)
     return {
       status: 200,

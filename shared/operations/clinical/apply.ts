@@ -1,13 +1,21 @@
 /**
  * `PlanDefinition/{id}/$apply`. https://hl7.org/fhir/R4/plandefinition-operation-apply.html
- * Conditions must be FHIRPath; dynamic values are ignored. Only ActivityDefinitions for ServiceRequest yield those.
+ * Conditions and dynamic values must be FHIRPath. Only ActivityDefinitions for ServiceRequest yield those; dynamic
+ * values of actions and of other ActivityDefinitions have no effect.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
-import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
+import { typeElements } from '../../fhir/definitions.ts'
+import {
+  isObject,
+  isResource,
+  parseReference,
+  type Resource,
+  toObjects,
+} from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { loadEngine } from '../../fhirpath/engine.ts'
-import { type ParameterDefinition, readInputs, toInteraction } from '../../request/parameters.ts'
+import { readInputs, toInteraction } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { findCanonical } from '../../rest/criteria.ts'
@@ -17,30 +25,35 @@ import { parseVersion } from '../../store/rows/rows.ts'
 const MOST_ACTIONS = 100
 const MOST_LEVELS = 5
 
-const PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'subject', kind: 'reference', many: true },
-  { name: 'encounter', kind: 'reference' },
-  { name: 'practitioner', kind: 'reference' },
-  { name: 'organization', kind: 'reference' },
-]
-
 /** Errors: 400, 403, 404; nothing is stored then. */
 export const apply: Operation = {
   name: 'apply',
   on: [{ type: 'PlanDefinition', level: 'instance' }],
   standard: 'type',
   methods: ['POST'],
+  inputs: {
+    subject: 'reference!*: Patient/id',
+    encounter: 'reference: Encounter/id',
+    practitioner: 'reference: Practitioner/id',
+    organization: 'reference: Organization/id',
+  },
+  text: {
+    summary: 'Apply a plan to a patient',
+    description: 'Stores a CarePlan, its RequestGroup, Tasks and requests.',
+    answer: 'CarePlan',
+  },
   async run(call) {
     const { services, principal, id = '' } = call
-    const inputs = readInputs(call, PARAMETERS)
+    const inputs = readInputs(call)
     const [subject, second] = inputs.texts('subject')
     if (subject === undefined || second !== undefined) {
       throw badRequest('$apply needs one subject', 'subject')
     }
     const patient = await readNamed(call, subject, 'subject')
+    const variables: Record<string, Resource> = { subject: patient, patient }
     for (const name of ['encounter', 'practitioner', 'organization']) {
       const text = inputs.text(name)
-      if (text !== undefined) await readNamed(call, text, name)
+      if (text !== undefined) variables[name] = await readNamed(call, text, name)
     }
     const plan = parseVersion(await services.repository.read(principal, 'PlanDefinition', id))
     if (plan.status === 'retired') throw badRequest('The PlanDefinition is retired')
@@ -57,13 +70,14 @@ export const apply: Operation = {
       call,
       plan,
       patient,
+      variables,
       made: [],
       about: { subject: { reference: subject }, encounter },
       who: practitioner?.reference === undefined ? organization : practitioner,
     }
     await loadEngine()
     const all = await madeBy(context)
-    const stored = (await createTogether(toInteraction(call), all)).at(-1)
+    const stored = (await createTogether(toInteraction(call), all)).at(-1)?.version
     if (stored === undefined) throw new Error('A CarePlan is always made')
     const location = `CarePlan/${stored.id}/_history/${stored.ver}`
     const headers = { ...versionHeaders(stored), Location: absoluteUrl(services, location) }
@@ -115,6 +129,8 @@ interface Context {
   readonly call: OperationCall
   readonly plan: Resource
   readonly patient: Resource
+  /** By name, for expressions. */
+  readonly variables: Readonly<Record<string, Resource>>
   readonly made: Resource[]
   readonly about: Readonly<Record<string, unknown>>
   readonly who: object | undefined
@@ -128,11 +144,11 @@ function given(members: Readonly<Record<string, unknown>>): Record<string, unkno
 }
 
 async function applyActions(context: Context, actions: unknown, level: number): Promise<object[]> {
-  const list = Array.isArray(actions) ? actions.filter(isObject) : []
+  const list = toObjects(actions)
   if (level > MOST_LEVELS && list.length > 0) throw tooCostly('The actions are nested too deep')
   const shown: object[] = []
   for (const action of list) {
-    if (!isApplicable(action, context.patient)) continue
+    if (!isApplicable(context, action)) continue
     if (context.made.length > MOST_ACTIONS) throw tooCostly('The plan has too many actions')
     const { title, description, textEquivalent, timingTiming } = action
     shown.push({
@@ -157,21 +173,41 @@ async function doneBy(
 }
 
 /** Errors: 400 for a condition that cannot be evaluated. */
-function isApplicable(
-  { condition }: Readonly<Record<string, unknown>>,
-  patient: Resource,
-): boolean {
-  const conditions = Array.isArray(condition) ? condition.filter(isObject) : []
-  return conditions.every(({ kind, expression }) => {
+function isApplicable(context: Context, { condition }: Readonly<Record<string, unknown>>): boolean {
+  return toObjects(condition).every(({ kind, expression }) => {
     if (kind !== 'applicability') return true
-    const { language, expression: text } = isObject(expression) ? expression : {}
-    if (language !== 'text/fhirpath' || typeof text !== 'string') {
-      throw notSupported('The condition of an action must be of text/fhirpath')
-    }
-    const path = compileTenant(text)
-    const [value] = withinLimits(() => path(patient, { subject: patient, patient }))
-    return value === true
+    return evaluate(context, expression, 'The condition of an action')[0] === true
   })
+}
+
+/** Errors: 400 for another language, or an expression that cannot be evaluated. */
+function evaluate({ patient, variables }: Context, expression: unknown, name: string): unknown[] {
+  const { language, expression: text } = isObject(expression) ? expression : {}
+  if (language !== 'text/fhirpath' || typeof text !== 'string') {
+    throw notSupported(`${name} must be of text/fhirpath`)
+  }
+  const path = compileTenant(text)
+  return withinLimits(() => path(patient, variables))
+}
+
+/** Returns the members that the dynamic values set; one without a result sets nothing. Errors: 400. */
+function dynamicMembers(context: Context, { dynamicValue }: Resource): Record<string, unknown> {
+  const members: Record<string, unknown> = {}
+  for (const [i, { path, expression }] of toObjects(dynamicValue).entries()) {
+    const place = `ActivityDefinition.dynamicValue[${i}]`
+    if (typeof path !== 'string' || !/^[a-z]\w*$/i.test(path)) {
+      throw notSupported(
+        `${place}.path must name an element of the ServiceRequest`,
+        `${place}.path`,
+      )
+    }
+    const values = evaluate(context, expression, `${place}.expression`)
+    const isList = typeElements('ServiceRequest').some(
+      (element) => element.path === path && element.max === '*',
+    )
+    if (values.length > 0) members[path] = isList ? values : values[0]
+  }
+  return members
 }
 
 async function buildTask(
@@ -222,9 +258,8 @@ async function definitionMembers(
   if (activity === undefined) throw unknownDefinition(`${canonical.slice(0, 200)} is not known`)
   if (activity.kind !== 'ServiceRequest') return {}
   const { code, bodySite, priority, doNotPerform } = activity
+  const id = randomUUIDv7()
   const request: Resource = {
-    resourceType: 'ServiceRequest',
-    id: randomUUIDv7(),
     status: 'draft',
     intent: 'order',
     ...given({
@@ -237,7 +272,10 @@ async function definitionMembers(
       requester: who,
     }),
     authoredOn: new Date().toISOString(),
+    ...dynamicMembers(context, activity),
+    resourceType: 'ServiceRequest',
+    id,
   }
   made.push(request)
-  return { focus: { reference: `ServiceRequest/${request.id}` } }
+  return { focus: { reference: `ServiceRequest/${id}` } }
 }

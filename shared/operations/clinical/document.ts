@@ -4,14 +4,8 @@ import { badRequest, businessRule } from '../../core/errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { canonicalUrl, parseReference, visitReferences } from '../../fhir/resource.ts'
-import { versionText } from '../../request/binary/attachments.ts'
-import {
-  type Inputs,
-  type ParameterDefinition,
-  readInputs,
-  toInteraction,
-} from '../../request/parameters.ts'
-import { absoluteUrl, textReply } from '../../request/reply.ts'
+import { type Inputs, readInputs, toInteraction } from '../../request/parameters.ts'
+import { absoluteUrl, fhirBases, textReply, versionText, withoutBase } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { searchByQuery } from '../../rest/criteria.ts'
 import { pageReply } from '../../rest/interaction.ts'
@@ -32,12 +26,11 @@ export const document: Operation = {
   ],
   standard: 'type',
   methods: ['GET', 'POST'],
+  inputs: { id: 'text: Of the Composition', persist: 'flag: Store it, by POST' },
+  text: { summary: 'Create a document from a Composition', answer: 'Bundle' },
   async run(call) {
     const { services, principal } = call
-    const inputs = readInputs(call, [
-      { name: 'id', kind: 'text' },
-      { name: 'persist', kind: 'flag' },
-    ])
+    const inputs = readInputs(call)
     const isKept = inputs.flag('persist') === true
     if (isKept && call.request.method === 'GET') {
       throw badRequest('A document is stored by POST', 'persist')
@@ -65,9 +58,8 @@ export function documentHead(): Readonly<Record<string, unknown>> {
 }
 
 /** Parameter `id` is a uri: a URL of this server, or an id. */
-function compositionId({ services }: OperationCall, uri: string): string {
-  const base = absoluteUrl(services, '')
-  const path = canonicalUrl(uri.startsWith(base) ? uri.slice(base.length) : uri)
+function compositionId({ services, principal }: OperationCall, uri: string): string {
+  const path = canonicalUrl(withoutBase(fhirBases(services, principal.project.id), uri))
   const { type, id } = parseReference(path.includes('/') ? path : `Composition/${path}`) ?? {}
   if (type === 'Composition' && id !== undefined) return id
   throw badRequest('"id" must name a Composition', 'id')
@@ -100,24 +92,24 @@ async function namedBy(
 
 const MOST_DOCUMENTS = 1000
 
-const PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'patient', kind: 'reference' },
-  { name: 'start', kind: 'text' },
-  { name: 'end', kind: 'text' },
-  { name: 'type', kind: 'token' },
-  { name: 'on-demand', kind: 'flag' },
-  { name: 'profile', kind: 'text', many: true },
-]
-
 /** Errors: 400, 404 for a patient the caller cannot read. */
 export const docref: Operation = {
   name: 'docref',
   on: [{ type: 'DocumentReference', level: 'type' }],
   definition: 'http://hl7.org/fhir/us/core/OperationDefinition/docref',
   methods: ['GET', 'POST'],
+  inputs: {
+    patient: 'reference!: The id',
+    start: 'text: Of the care',
+    end: 'text: Of the care',
+    type: 'token: system|code',
+    'on-demand': 'flag: Only generated documents',
+    profile: 'text*: Canonical address',
+  },
+  text: { summary: 'Find the documents of a patient', answer: 'Bundle' },
   async run(call) {
     const { services, principal } = call
-    const inputs = readInputs(call, PARAMETERS)
+    const inputs = readInputs(call)
     const id = patientId(inputs.required('patient'))
     await services.repository.read(principal, 'Patient', id)
     const versions = inputs.flag('on-demand') ? [] : await documents(call, inputs, id)
@@ -133,13 +125,14 @@ function patientId(text: string): string {
   throw badRequest('"patient" must be the id of a Patient', 'patient')
 }
 
-/** Dates are those of the documented care. Without dates, returns the newest of each type. */
+/** Dates are those of the documented care. Without dates, returns the newest of each type. Errors: 400 for a date. */
 async function documents(
   call: OperationCall,
   inputs: Inputs,
   id: string,
 ): Promise<readonly Version[]> {
   const query = new URLSearchParams({ patient: `Patient/${id}`, status: 'current', _sort: '-date' })
+  for (const name of ['start', 'end']) inputs.time(name, 'low')
   const [start, end, type] = ['start', 'end', 'type'].map((name) => inputs.text(name))
   if (start !== undefined) query.append('period', `ge${start}`)
   if (end !== undefined) query.append('period', `le${end}`)

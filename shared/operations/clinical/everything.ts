@@ -1,21 +1,15 @@
 /** `$everything` of Patient, Encounter and Group. https://hl7.org/fhir/R4/patient-operation-everything.html */
-import { createHash } from 'node:crypto'
-import { badRequest, badStructure } from '../../core/errors.ts'
+import { hash } from 'node:crypto'
+import { attempt, badRequest, badStructure } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
 import { type Link, type SearchEntry, searchEntry } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings, parseJson } from '../../fhir/json.ts'
 import { parseReference, type Resource } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values.ts'
-import { versionText } from '../../request/binary/attachments.ts'
-import {
-  type Inputs,
-  type ParameterDefinition,
-  readInputs,
-  toInteraction,
-} from '../../request/parameters.ts'
-import { absoluteUrl } from '../../request/reply.ts'
-import type { FhirContext, Operation } from '../../request/request.ts'
+import { type Inputs, readInputs, toInteraction } from '../../request/parameters.ts'
+import { absoluteUrl, versionText } from '../../request/reply.ts'
+import type { FhirContext, InputTexts, Operation } from '../../request/request.ts'
 import { type PageEntry, pageReply } from '../../rest/interaction.ts'
 import type { CompartmentPosition } from '../../search/compartment.ts'
 import { parseDateValue } from '../../search/language/values.ts'
@@ -38,15 +32,15 @@ const INCLUDED = new Set([
   'Device',
 ])
 
-const PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'start', kind: 'text' },
-  { name: 'end', kind: 'text' },
-  { name: '_since', kind: 'text' },
-  { name: '_type', kind: 'text', many: true },
-  { name: '_count', kind: 'whole' },
-  { name: '_offset', kind: 'whole' },
-  { name: '_cursor', kind: 'text' },
-]
+const INPUTS: InputTexts = {
+  start: 'text: Care from then on',
+  end: 'text: Care until then',
+  _since: 'text: Only changes since this time',
+  _type: 'text*: A comma list of types',
+  _count: 'whole: Resources of a page',
+  _offset: 'whole: Resources to skip',
+  _cursor: 'text: Of the next page',
+}
 
 export const everything: Operation = {
   name: 'everything',
@@ -58,8 +52,10 @@ export const everything: Operation = {
   standard: 'type',
   methods: ['GET', 'POST'],
   onlyReads: true,
+  inputs: INPUTS,
+  text: { summary: 'Read all data of a patient, encounter or group', answer: 'Bundle' },
   async run(call) {
-    const inputs = readInputs(call, PARAMETERS)
+    const inputs = readInputs(call)
     const context = toInteraction(call)
     const { services, principal, id = '' } = call
     const type = call.type as 'Patient' | 'Encounter' | 'Group'
@@ -97,28 +93,32 @@ export const everything: Operation = {
 
 function readCount(inputs: Inputs, name: string, otherwise: number): number {
   const count = inputs.whole(name) ?? otherwise
-  if (count < 0) throw badRequest(`"${name}" must not be negative`)
+  if (count < 0) throw badRequest(`"${name}" must not be negative`, name)
   return count
 }
 
 function readOffset(inputs: Inputs, cursor: Cursor | undefined): number {
   const offset = readCount(inputs, '_offset', 0)
-  if (offset > MAX_OFFSET) throw badRequest(`"_offset" must be at most ${MAX_OFFSET}`)
-  if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
+  if (offset > MAX_OFFSET) throw badRequest(`"_offset" must be at most ${MAX_OFFSET}`, '_offset')
+  if (cursor !== undefined && offset > 0) {
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
+  }
   return offset
 }
 
 /** Accepts comma lists and repeats. Errors: 400 for an unknown type. */
 function readTypes(inputs: Inputs): readonly string[] {
   const types = inputs.texts('_type').flatMap((text) => text.split(','))
-  for (const type of types) if (!isResourceType(type)) throw badStructure('Unknown resource type')
+  for (const type of types) {
+    if (!isResourceType(type)) throw badStructure('Unknown resource type', '_type')
+  }
   return types
 }
 
 function readDateRange(inputs: Inputs, name: string): { low: number; high: number } | undefined {
   const text = inputs.text(name)
   if (text === undefined) return undefined
-  if (!/^\d/.test(text)) throw badRequest(`"${name}" must be a date`)
+  if (!/^\d/.test(text)) throw badRequest(`"${name}" must be a date`, name)
   return parseDateValue(text)
 }
 
@@ -127,7 +127,7 @@ function readInstant(inputs: Inputs, name: string): Date | undefined {
   const text = inputs.text(name)?.replace(' ', '+')
   if (text === undefined) return undefined
   const range = parseDate(text)
-  if (range === undefined) throw badRequest(`"${name}" must be an instant or a date`)
+  if (range === undefined) throw badRequest(`"${name}" must be an instant or a date`, name)
   return new Date(range.low)
 }
 
@@ -209,7 +209,7 @@ function pageLink(
 ): Link {
   const query = new URLSearchParams(request.query)
   // Body parameters go into the next link, which is a GET.
-  for (const { name } of PARAMETERS) {
+  for (const name of Object.keys(INPUTS)) {
     query.delete(name)
     for (const value of inputs.texts(name)) query.append(name, String(value))
   }
@@ -232,7 +232,7 @@ interface Cursor {
 
 /** Short enough for a link, long enough to avoid collisions. */
 function digest(reference: string): string {
-  return createHash('sha256').update(reference).digest('base64url').slice(0, 8)
+  return hash('sha256', reference, 'base64url').slice(0, 8)
 }
 
 function writeCursor(after: CompartmentPosition, seen: ReadonlySet<string>): string {
@@ -244,15 +244,11 @@ function writeCursor(after: CompartmentPosition, seen: ReadonlySet<string>): str
 function readCursor(text: string | undefined): Cursor | undefined {
   if (text === undefined) return undefined
   const [position = '', remembered = ''] = text.split('.')
-  try {
-    const parts: unknown = JSON.parse(Buffer.from(position, 'base64url').toString())
-    const [type, id] = Array.isArray(parts) ? parts : []
-    const isType = type === '' || isResourceType(String(type))
-    if (isType && /^[0-9a-f-]{36}$/.test(String(id))) {
-      return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
-    }
-  } catch {
-    // Invalid JSON is reported below.
+  const parts = attempt(() => JSON.parse(Buffer.from(position, 'base64url').toString()))
+  const [type, id] = Array.isArray(parts) ? parts : []
+  const isType = type === '' || isResourceType(String(type))
+  if (isType && /^[0-9a-f-]{36}$/.test(String(id))) {
+    return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
   }
   throw badRequest('Invalid cursor', '_cursor')
 }

@@ -5,14 +5,20 @@
 import { randomUUID } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
-import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { isObject, isResource, type Resource, referenceIn, toObjects } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
-import { loadEngine } from '../../fhirpath/engine.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { jsonReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { findCanonical } from '../../rest/criteria.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
+import {
+  compileAhead,
+  nodeTypePath,
+  type ResolveVariables,
+  templateExpressions,
+  variableResolver,
+} from './extract-variables.ts'
 
 const RESPONSE = 'QuestionnaireResponse'
 const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
@@ -27,29 +33,38 @@ export const extract: Operation = {
   ],
   definition: 'http://hl7.org/fhir/uv/sdc/OperationDefinition/QuestionnaireResponse-extract',
   methods: ['GET', 'POST'],
+  inputs: {
+    'questionnaire-response': 'resource: The answers',
+    questionnaire: 'resource: In place of the one that they name',
+  },
+  text: {
+    summary: 'Extract resources from answers',
+    description: 'Returns a transaction Bundle without executing it.',
+    answer: 'Bundle',
+  },
   async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'questionnaire-response', kind: 'resource' },
-      { name: 'questionnaire', kind: 'resource' },
-    ])
+    const inputs = readInputs(call)
     const response = await readResponse(call, inputs)
     const questionnaire = await requireQuestionnaire(call, inputs, response)
     requireKnown(questionnaire)
+    const expressions = templateExpressions(questionnaire)
     const variables = { questionnaire, context: response }
+    const resolve = variableResolver(call, expressions, { questionnaire, response })
     const makers: (() => Entry)[] = []
     const { subject } = response
-    const walk = { response, questionnaire, makers, isObserved: false, category: [], subject }
-    walkItems(walk, { node: response, root: response, variables })
-    if (makers.length > MOST_ENTRIES)
-      throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
-    await prepared(questionnaire)
+    const walk = { response, resolve, makers, isObserved: false, category: [], subject }
+    const place = { questionnaire, path: 'Questionnaire' }
+    await walkItems({ ...walk, ...place }, { node: response, root: response, variables })
+    const isTooMuch = makers.length > MOST_ENTRIES
+    if (isTooMuch) throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
+    await compileAhead(expressions)
     const entries: Entry[] = []
     for (const make of makers) {
       entries.push(withinLimits(make))
       await yieldTurn()
     }
-    const bundle = { resourceType: 'Bundle', type: 'transaction' }
-    return jsonReply(200, entries.length === 0 ? bundle : { ...bundle, entry: entries })
+    const entry = entries.length === 0 ? undefined : entries
+    return jsonReply(200, { resourceType: 'Bundle', type: 'transaction', entry })
   },
 }
 
@@ -104,7 +119,10 @@ interface Entry {
 
 interface Walk {
   readonly response: Resource
+  readonly resolve: ResolveVariables
+  /** The Questionnaire or one of its items, and its path. */
   readonly questionnaire: Item
+  readonly path: string
   readonly makers: (() => Entry)[]
   /** Extracts Observations, unless an item overrides it. */
   readonly isObserved: boolean
@@ -113,9 +131,11 @@ interface Walk {
 }
 
 /** `scope.node` is the response or one of its items. */
-function walkItems(walk: Walk, scope: Scope): void {
-  const { questionnaire, makers } = walk
-  const inner = { ...scope, variables: { ...scope.variables, ...allocated(questionnaire) } }
+async function walkItems(walk: Walk, scope: Scope): Promise<void> {
+  const { questionnaire, path, makers, resolve } = walk
+  const known = { ...scope.variables, ...allocated(questionnaire) }
+  const variables = await resolve({ defined: questionnaire, path, node: scope.node, known })
+  const inner = { ...scope, variables }
   for (const extension of sdcExtensions(questionnaire, 'templateExtract')) {
     makers.push(() => templateEntry(walk, extension, inner))
   }
@@ -131,9 +151,10 @@ function walkItems(walk: Walk, scope: Scope): void {
   if (below.isObserved && Array.isArray(questionnaire.code)) {
     for (const answer of answers) makers.push(() => observationEntry(below, answer))
   }
-  for (const defined of toObjects(questionnaire.item)) {
+  for (const [i, defined] of toObjects(questionnaire.item).entries()) {
+    const place = { questionnaire: defined, path: `${path}.item[${i}]` }
     for (const child of children.filter(({ linkId }) => linkId === defined.linkId)) {
-      walkItems({ ...below, questionnaire: defined }, { ...inner, node: child })
+      await walkItems({ ...below, ...place }, { ...inner, node: child })
     }
   }
 }
@@ -242,10 +263,6 @@ function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
   return { [name]: answer[name] }
 }
 
-function toObjects(value: unknown): readonly Item[] {
-  return Array.isArray(value) ? value.filter(isObject) : []
-}
-
 // Fills a resource template by FHIRPath. https://hl7.org/fhir/uv/sdc/extraction.html#template-extract
 
 const CONTEXT = `${SDC}templateExtractContext`
@@ -258,44 +275,8 @@ interface Scope {
   readonly variables: Readonly<Record<string, unknown>>
 }
 
-const MOST_EXPRESSIONS = 500
-const BASES = [undefined, 'QuestionnaireResponse.item', 'QuestionnaireResponse.item.answer']
-
-/** Compiles a Questionnaire's expressions in separate turns, since that takes longer than evaluating them. */
-async function prepared(questionnaire: Resource): Promise<void> {
-  const expressions = new Set<string>()
-  const collect = (value: unknown) => {
-    if (Array.isArray(value)) for (const item of value) collect(item)
-    if (!isObject(value)) return
-    const { url, valueString, valueExpression } = value
-    const given = isObject(valueExpression) ? valueExpression.expression : valueString
-    if (typeof given === 'string' && EXPRESSION.test(String(url))) expressions.add(given)
-    for (const item of Object.values(value)) collect(item)
-  }
-  collect(questionnaire)
-  if (expressions.size > MOST_EXPRESSIONS)
-    throw tooCostly('The templates have too many expressions')
-  await loadEngine()
-  for (const expression of expressions) {
-    for (const base of BASES) {
-      compileTenant(expression, base)
-      await yieldTurn()
-    }
-  }
-}
-
-const EXPRESSION = /templateExtract(Context|Value)$|^(fullUrl|resourceId|if[A-Z]\w+)$/
-
 function evaluated(expression: string, { node, root, variables }: Scope): unknown[] {
   return compileTenant(expression, nodeTypePath(node))(node, { ...variables, resource: root })
-}
-
-/** Nodes are part of a response, or answer values. */
-function nodeTypePath(node: unknown): string | undefined {
-  if (!isObject(node) || node.resourceType !== undefined) return undefined
-  if (typeof node.linkId === 'string') return 'QuestionnaireResponse.item'
-  const isAnswer = Object.keys(node).some((name) => /^value[A-Z]/.test(name))
-  return isAnswer ? 'QuestionnaireResponse.item.answer' : undefined
 }
 
 /** Copies an element; undefined if its expression selects nothing. */
@@ -371,8 +352,7 @@ interface Named {
 
 /** Returns an element's extraction expression. Errors: 400 for another language. */
 function expressionIn({ extension }: Readonly<Record<string, unknown>>, url: string): Named {
-  const found = Array.isArray(extension) ? extension.filter(isObject) : []
-  const own = found.find((item) => item.url === url)
+  const own = toObjects(extension).find((item) => item.url === url)
   if (own === undefined) return { expression: undefined, name: undefined }
   const { valueString, valueExpression } = own
   if (typeof valueString === 'string') return { expression: valueString, name: undefined }

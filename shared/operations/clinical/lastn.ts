@@ -1,7 +1,7 @@
 /** `Observation/$lastn`, over the newest 10,000 matches. https://hl7.org/fhir/R4/observation-operation-lastn.html */
 import { badRequest } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { isObject, type Resource, toObjects } from '../../fhir/resource.ts'
 import { readJson, readQuery } from '../../request/negotiate.ts'
 import { toInteraction, tokenText } from '../../request/parameters.ts'
 import type { FhirRequest, Operation } from '../../request/request.ts'
@@ -22,6 +22,16 @@ export const lastn: Operation = {
   standard: 'type',
   methods: ['GET', 'POST'],
   onlyReads: true,
+  text: {
+    summary: 'Read the newest observations of each code',
+    query: {
+      patient: 'text!: The patient',
+      category: 'text: Or code',
+      code: 'text: Or category',
+      max: 'whole: Of each code',
+    },
+    answer: 'Bundle',
+  },
   async run(call) {
     const query = readLastnQuery(call.request)
     const max = parseMax(query.get('max') ?? '1')
@@ -101,8 +111,7 @@ function effectiveTime(observation: Resource): string | undefined {
 /** Identifies a CodeableConcept by its codings, otherwise by its text. */
 export function conceptKeys(concept: unknown): string[] {
   if (!isObject(concept)) return ['']
-  const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []
-  const keys = codings.flatMap(({ system, code }) =>
+  const keys = toObjects(concept.coding).flatMap(({ system, code }) =>
     code === undefined ? [] : [`${system}|${code}`],
   )
   return keys.length > 0 ? keys : [String(concept.text ?? '').toLowerCase()]

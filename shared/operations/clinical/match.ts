@@ -4,14 +4,9 @@
  * nor CoverageToLink: https://hl7.org/fhir/us/davinci-hrex/OperationDefinition-member-match.html
  */
 import { badRequest, businessRule, HttpError } from '../../core/errors.ts'
-import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { isObject, type Resource, targetIn } from '../../fhir/resource.ts'
 import { parseDate, plainWords } from '../../fhir/values.ts'
-import {
-  type ParameterDefinition,
-  parametersReply,
-  readInputs,
-  toInteraction,
-} from '../../request/parameters.ts'
+import { parametersReply, readInputs, toInteraction } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { searchByQuery } from '../../rest/criteria.ts'
 import { pageReply } from '../../rest/interaction.ts'
@@ -26,7 +21,7 @@ const DEFAULT_COUNT = 20
 
 type Grade = 'certain' | 'probable' | 'possible'
 
-export interface Match {
+interface Match {
   readonly version: Version
   readonly patient: Resource
   readonly grade: Grade
@@ -40,12 +35,14 @@ export const match: Operation = {
   standard: 'type',
   methods: ['POST'],
   onlyReads: true,
+  inputs: {
+    resource: 'resource!: The Patient',
+    onlyCertainMatches: 'flag: One, or none',
+    count: 'whole: Most answers',
+  },
+  text: { summary: 'Find matching patients', answer: 'Bundle' },
   async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'resource', kind: 'resource' },
-      { name: 'onlyCertainMatches', kind: 'flag' },
-      { name: 'count', kind: 'whole' },
-    ])
+    const inputs = readInputs(call)
     const patient = ofType(inputs.resource('resource'), 'resource', 'Patient')
     const { matches, isCut } = await findMatches(call, patient)
     const certain = matches.filter(({ grade }) => grade === 'certain')
@@ -71,21 +68,21 @@ function graded(entry: string, grade: Grade, score: number): string {
   return entry.replace(PLAIN_SEARCH, () => `"search":${search}`)
 }
 
-const MEMBER_PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'MemberPatient', kind: 'resource' },
-  { name: 'CoverageToMatch', kind: 'resource' },
-  { name: 'CoverageToLink', kind: 'resource' },
-  { name: 'Consent', kind: 'resource' },
-]
-
 /** Errors: 400 for missing input; 422 without exactly one match, or for an invalid Consent. */
 export const memberMatch: Operation = {
   name: 'member-match',
   on: [{ type: 'Patient', level: 'type' }],
   definition: 'http://hl7.org/fhir/us/davinci-hrex/OperationDefinition/member-match',
   methods: ['POST'],
+  inputs: {
+    MemberPatient: 'resource!: The Patient',
+    CoverageToMatch: 'resource!: The Coverage',
+    CoverageToLink: 'resource: Of the new payer, which is not read',
+    Consent: 'resource!: In force',
+  },
+  text: { summary: 'Find the member of a coverage', answer: 'Parameters' },
   async run(call) {
-    const inputs = readInputs(call, MEMBER_PARAMETERS)
+    const inputs = readInputs(call)
     const patient = ofType(inputs.resource('MemberPatient'), 'MemberPatient', 'Patient')
     const coverage = ofType(inputs.resource('CoverageToMatch'), 'CoverageToMatch', 'Coverage')
     requireConsent(ofType(inputs.resource('Consent'), 'Consent', 'Consent'))
@@ -142,8 +139,7 @@ async function beneficiaries(
   const all = pages.flatMap(({ versions }) => versions.map(parseVersion))
   return new Set(
     all.flatMap(({ beneficiary }) => {
-      const text = isObject(beneficiary) ? beneficiary.reference : undefined
-      const target = typeof text === 'string' ? parseReference(text) : undefined
+      const target = targetIn(beneficiary)
       return target?.type === 'Patient' ? [target.id] : []
     }),
   )

@@ -4,12 +4,18 @@
  */
 import { randomUUID } from 'node:crypto'
 import { badRequest, multipleMatches, notFound } from '../../core/errors.ts'
+import { escapeHtml } from '../../core/html.ts'
 import { yieldTurn } from '../../core/yielding.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
-import { isObject, parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
-import { versionText } from '../../request/binary/attachments.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  toObjects,
+  visitReferences,
+} from '../../fhir/resource.ts'
 import { readInputs, toInteraction } from '../../request/parameters.ts'
-import { absoluteUrl, textReply } from '../../request/reply.ts'
+import { absoluteUrl, textReply, versionText } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
 import { parseCallerSearch, resolved, searchByQuery } from '../../rest/criteria.ts'
@@ -116,12 +122,14 @@ export const summary: Operation = {
   definition: 'http://hl7.org/fhir/uv/ips/OperationDefinition/summary',
   methods: ['GET', 'POST'],
   onlyReads: true,
+  inputs: {
+    identifier: 'token: system|value, without an id',
+    profile: 'refused: ',
+    graph: 'refused: ',
+  },
+  text: { summary: 'Read the summary of a patient', answer: 'Bundle' },
   async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'identifier', kind: 'token' },
-      { name: 'profile', kind: 'refused' },
-      { name: 'graph', kind: 'refused' },
-    ])
+    const inputs = readInputs(call)
     const patient =
       call.id === undefined
         ? await patientBy(call, inputs.required('identifier'))
@@ -273,7 +281,7 @@ function narrative(
   { versions, isWithheld, hasMore }: FilledSection,
   labels: ReadonlyMap<Version, string>,
 ): string {
-  const items = versions.map((version) => `<li>${escaped(labels.get(version) ?? '')}</li>`)
+  const items = versions.map((version) => `<li>${escapeHtml(labels.get(version) ?? '')}</li>`)
   const notes = [
     ...(versions.length === 0 && !isWithheld ? ['No information is available.'] : []),
     ...(isWithheld ? ['Information is withheld.'] : []),
@@ -290,15 +298,11 @@ function resourceLabel(resource: Resource): string {
     const [value] = [resource[name]].flat()
     if (typeof value === 'string') return value
     if (!isObject(value)) continue
-    const codings = Array.isArray(value.coding) ? value.coding.filter(isObject) : []
+    const codings = toObjects(value.coding)
     const text = value.text ?? codings.find(({ display }) => display)?.display ?? codings[0]?.code
     if (typeof text === 'string') return text
   }
   const { medicationReference } = resource
   const display = isObject(medicationReference) ? medicationReference.display : undefined
   return typeof display === 'string' ? display : resource.resourceType
-}
-
-function escaped(text: string): string {
-  return text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`)
 }

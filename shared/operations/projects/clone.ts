@@ -1,15 +1,15 @@
 /** Copies a Project with all its content and new ids; references and Binary URLs are updated. */
 import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
-import { type Principal, systemPrincipal } from '../../access/principal.ts'
-import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { type Principal, servicePrincipal, systemPrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT, system } from '../../access/project-context.ts'
 import { badRequest, forbidden } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { acceptRequest } from '../../jobs/async-requests.ts'
 import { expungeProject, type ScanPosition, scanProject } from '../../jobs/upkeep/maintenance.ts'
-import { newSecret, systemPrincipalFor } from '../../projects/provision.ts'
+import { newSecret } from '../../projects/provision.ts'
 import {
   openContent,
   readBinaryContent,
@@ -55,7 +55,7 @@ async function cloneProject(
       if (isSelected(selection, type, id)) ids.set(`${type}/${id}`, randomUUID())
     }
   }
-  const actor = systemPrincipalFor(caller)
+  const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   const { services: inside, undo } = undoable(services)
   try {
     const project = await services.repository.create(
@@ -87,8 +87,7 @@ async function* pagesOf(
   { repository }: Services,
   projectId: string,
 ): AsyncGenerator<readonly Version[]> {
-  const system = systemPrincipal(SYSTEM_PROJECT)
-  const own = { ...system, isSuperAdmin: false, project: { ...SYSTEM_PROJECT, id: projectId } }
+  const own = systemPrincipal({ ...SYSTEM_PROJECT, id: projectId }, 'project')
   for (const type of REGISTRY) {
     let cursor: string | undefined
     do {
@@ -182,6 +181,18 @@ export const clone: Operation = {
   name: 'clone',
   on: [{ type: 'Project', level: 'instance' }],
   methods: ['POST'],
+  inputs: {
+    name: 'text: Of the copy',
+    resourceTypes: 'text*: Only these types',
+    includeIds: 'text*: Only these resources',
+    excludeIds: 'text*: Without these resources',
+  },
+  text: {
+    summary: 'Copy a project',
+    description: 'Includes its resources, under new ids.',
+    answer: 'Project',
+    status: 201,
+  },
   area: 'administration',
   async run(call) {
     const { services, principal, request, id = '' } = call
@@ -204,12 +215,8 @@ export const clone: Operation = {
 
 /** Reads JSON or Parameters; lists are repeated parameters. */
 function readParameters(call: OperationCall): Readonly<Record<string, unknown>> {
-  const lists = ['resourceTypes', 'includeIds', 'excludeIds']
-  const inputs = readInputs(call, [
-    { name: 'name', kind: 'text' },
-    ...lists.map((name) => ({ name, kind: 'text', many: true }) as const),
-  ])
-  const named = lists.flatMap((name) => {
+  const inputs = readInputs(call)
+  const named = ['resourceTypes', 'includeIds', 'excludeIds'].flatMap((name) => {
     const values = inputs.texts(name)
     return values.length === 0 ? [] : [[name, values]]
   })

@@ -5,8 +5,8 @@ import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseReference } from '../../fhir/resource.ts'
-import { parametersReply, readInputs } from '../../request/parameters.ts'
-import { absoluteUrl } from '../../request/reply.ts'
+import { type Output, parametersReply, readInputs } from '../../request/parameters.ts'
+import { fhirBases } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseSearch } from '../../search/language/search.ts'
 import type { Repository } from '../../store/repository.ts'
@@ -15,15 +15,17 @@ export const explainPolicy: Operation = {
   name: 'explain',
   on: [{ type: 'AccessPolicy', level: 'type' }],
   methods: ['POST'],
+  inputs: {
+    membership: 'text!: Reference of the member',
+    resource: 'text: Reference of the resource to read or write',
+    search: 'text: A search',
+  },
+  text: { summary: 'Explain the access of a member', answer: 'Parameters' },
   area: 'administration',
   async run(call) {
     const { services, principal } = call
     if (!principal.isProjectAdmin) throw forbidden()
-    const inputs = readInputs(call, [
-      { name: 'membership', kind: 'text' },
-      { name: 'resource', kind: 'text' },
-      { name: 'search', kind: 'text' },
-    ])
+    const inputs = readInputs(call)
     const membership = inputs.required('membership').replace(/^ProjectMembership\//, '')
     // The read checks that it belongs to the Project.
     await services.repository.read(principal, 'ProjectMembership', membership)
@@ -75,14 +77,18 @@ function explainDecision(
   return 'No entry allows the interaction with the type'
 }
 
-function decisionParts(interaction: Interaction, ruling: Grant | 'all' | undefined, why: string) {
+function decisionParts(
+  interaction: Interaction,
+  ruling: Grant | 'all' | undefined,
+  why: string,
+): readonly Output[] {
   const { hidden, readonly } = ruling === undefined || ruling === 'all' ? NO_FIELDS : ruling
   return [
-    { name: 'code', valueCode: interaction },
-    { name: 'allowed', valueBoolean: ruling !== undefined },
-    { name: 'reason', valueString: why },
-    ...hidden.map((path) => ({ name: 'hidden', valueString: path })),
-    ...readonly.map((path) => ({ name: 'readonly', valueString: path })),
+    ['code', 'valueCode', interaction],
+    ['allowed', 'valueBoolean', ruling !== undefined],
+    ['reason', 'valueString', why],
+    ...hidden.map((path): Output => ['hidden', 'valueString', path]),
+    ...readonly.map((path): Output => ['readonly', 'valueString', path]),
   ]
 }
 
@@ -93,13 +99,13 @@ function triedEntries(repository: Repository, member: Principal, type: string) {
   const tried = new Set(
     INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),
   )
-  return [...tried].map((grant) => {
-    const part = [
-      { name: 'source', valueString: grant.source },
-      { name: 'compiled', valueString: JSON.stringify(toPolicyEntry(grant)) },
-      { name: 'sql', valueString: repository.criteriaSql(member, type, grant) },
+  return [...tried].map((grant): Output => {
+    const parts: readonly Output[] = [
+      ['source', 'valueString', grant.source],
+      ['compiled', 'valueString', JSON.stringify(toPolicyEntry(grant))],
+      ['sql', 'valueString', repository.criteriaSql(member, type, grant)],
     ]
-    return ['entry', 'part', part] as const
+    return ['entry', 'part', parts]
   })
 }
 
@@ -107,7 +113,7 @@ async function explainSearch({ services }: OperationCall, member: Principal, sea
   const [type = '', query = ''] = search.split(/\?(.*)/s)
   if (!isResourceType(type)) throw badRequest(`Unknown resource type: ${type}`, 'search')
   const request = parseSearch(type, query, {
-    fhirUrl: absoluteUrl(services, ''),
+    fhirUrls: fhirBases(services, member.project.id),
     own: member.project.parameters,
   })
   const isAllowed = may(member, type, 'search')
@@ -116,7 +122,7 @@ async function explainSearch({ services }: OperationCall, member: Principal, sea
     ? 'No entry allows a search of the type'
     : grants === undefined
       ? 'No policy limits it'
-      : `Found is what one of ${grants.length} entries lets through`
+      : `For each record the first of ${grants.length} policy entries that fits decides`
   const total = isAllowed ? await countVisible(services.repository, member, request) : undefined
   return parametersReply([
     ['type', 'valueCode', type],

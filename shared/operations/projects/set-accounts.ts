@@ -13,7 +13,7 @@ import type { Operation, OperationCall } from '../../request/request.ts'
 import type { CompartmentPosition } from '../../search/compartment.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { distinctAccounts } from '../../store/write/accounts.ts'
+import { distinctAccounts } from '../../store/write/authorize.ts'
 
 /** Limit of a synchronous call. */
 const MOST_PROPAGATED = 2000
@@ -24,14 +24,16 @@ export const setAccounts: Operation = {
   name: 'set-accounts',
   on: [{ level: 'instance' }],
   methods: ['POST'],
+  inputs: {
+    accounts: 'object*: References',
+    propagate: 'flag: Also the resources of the compartment',
+  },
+  text: { summary: 'Set the accounts of a patient', answer: 'Parameters' },
   area: 'administration',
   async run(call) {
     const { services, principal, type = '', id = '' } = call
     if (!principal.isProjectAdmin) throw forbidden()
-    const inputs = readInputs(call, [
-      { name: 'accounts', kind: 'object', many: true },
-      { name: 'propagate', kind: 'flag' },
-    ])
+    const inputs = readInputs(call)
     const accounts = readAccounts(inputs)
     const { repository } = services
     const { meta } = parseVersion(await repository.read(principal, type, id))

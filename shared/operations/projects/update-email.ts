@@ -1,17 +1,13 @@
 /** `User/$update-email`: sets a new address and starts its verification. */
 import { requireArea } from '../../access/grant.ts'
-import type { Principal } from '../../access/principal.ts'
+import { type Principal, servicePrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { badRequest, forbidden, notFound } from '../../core/errors.ts'
-import {
-  isObject,
-  parseReference,
-  type Resource,
-  referenceIn,
-  referenceTo,
-} from '../../fhir/resource.ts'
+import { requireNamedMail } from '../../fhir/bot-declarations.ts'
+import { type Resource, referenceTo, targetIn, toObjects } from '../../fhir/resource.ts'
+import { EMAIL_ADDRESS } from '../../projects/fields.ts'
 import { emailChangedMail, verifyEmailMail } from '../../projects/mail-texts.ts'
 import { newEmailChanges } from '../../projects/ownership.ts'
-import { systemPrincipalFor } from '../../projects/provision.ts'
 import { createSecurityRequest } from '../../projects/security-requests.ts'
 import { requireReauthentication, signedInUser } from '../../projects/signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from '../../projects/users.ts'
@@ -21,25 +17,25 @@ import { readInputs } from '../../request/parameters.ts'
 import { textReply, versionHeaders } from '../../request/reply.ts'
 import type { Operation } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
-import { find } from '../../store/lookups.ts'
+import { equals, find } from '../../store/lookups.ts'
 import type { Transaction } from '../../store/repository.ts'
 import { parseVersion, present } from '../../store/rows/rows.ts'
-
-const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
 
 /** For the user in person, a Project admin or a super admin. Mails the old address. Errors: 400, 403, 404, 409, 429. */
 export const updateEmail: Operation = {
   name: 'update-email',
   on: [{ type: 'User', level: 'instance' }],
   methods: ['POST'],
+  inputs: {
+    email: 'text!: The new one',
+    updateProfileTelecom: 'flag: Also in the profile',
+    skipEmailVerification: 'flag: It is known to be theirs',
+    password: 'text: The password of the caller, for their own address',
+  },
+  text: { summary: 'Change the e-mail address of a user', answer: 'User' },
   async run(call) {
     const { services, principal, request, id = '' } = call
-    const inputs = readInputs(call, [
-      { name: 'email', kind: 'text' },
-      { name: 'updateProfileTelecom', kind: 'flag' },
-      { name: 'skipEmailVerification', kind: 'flag' },
-      { name: 'password', kind: 'text' },
-    ])
+    const inputs = readInputs(call)
     const user = await readUser(services.repository, id)
     const by = await whoChanges(services, principal, {
       user,
@@ -48,13 +44,14 @@ export const updateEmail: Operation = {
     })
     if (user === undefined) throw notFound()
     const email = normalEmail(inputs.required('email'))
-    if (!EMAIL.test(email)) throw badRequest('email must be an e-mail address', 'email')
+    if (!EMAIL_ADDRESS.test(email)) throw badRequest('email must be an e-mail address', 'email')
+    requireNamedMail(principal.declared, email)
     const projectId = projectOfUser(user)
     const hasProfile = inputs.flag('updateProfileTelecom') === true
     if (hasProfile && projectId === undefined) {
       throw badRequest('Cannot update profile of server-scoped User', 'updateProfileTelecom')
     }
-    const actor = systemPrincipalFor(principal)
+    const actor = servicePrincipal(SYSTEM_PROJECT, principal)
     const written = await services.repository.transaction(async (inside) => {
       const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
         ...current,
@@ -130,7 +127,7 @@ export async function notifyOldAddress(
   { projectId, user, email }: OldAddress,
 ): Promise<void> {
   if (typeof user.email !== 'string' || user.email === email) return
-  await inside.addMail(projectId, emailChangedMail(config, user.email))
+  await inside.addMail(projectId, emailChangedMail(config, user))
 }
 
 /** Keeps the old address as `old` in the profiles of the user's memberships. */
@@ -140,16 +137,15 @@ async function changeTelecom(
   user: Resource,
   email: string,
 ): Promise<void> {
-  const values = [referenceTo(user)]
-  const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
+  const condition = equals('user', 'reference', referenceTo(user))
   for (const membership of await find(inside, actor, 'ProjectMembership', {
     conditions: [condition],
     count: 100,
   })) {
-    const profile = parseReference(referenceIn(membership.profile))
+    const profile = targetIn(membership.profile)
     if (profile === undefined) continue
     await inside.patch(actor, { type: profile.type, id: profile.id }, (current) => {
-      const telecom = Array.isArray(current.telecom) ? current.telecom.filter(isObject) : []
+      const telecom = toObjects(current.telecom)
       const kept = telecom
         .filter(({ value }) => value !== email)
         .map((point) => (point.value === user.email ? { ...point, use: 'old' } : point))

@@ -4,7 +4,7 @@ import { badRequest } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
 import { searchParameter } from '../../fhir/definitions.ts'
 import { isDecimal, parseJson } from '../../fhir/json.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { asArray, isObject, type Resource } from '../../fhir/resource.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import { readPreferences } from '../../request/negotiate.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
@@ -24,13 +24,20 @@ export const csv: Operation = {
   on: [{ level: 'type' }],
   methods: ['GET'],
   onlyReads: true,
+  text: {
+    summary: 'Search as CSV',
+    query: { _fields: 'text: A comma list of columns', _count: 'whole: Rows' },
+    answer: 'text/csv',
+  },
   ownFormat: true,
   async run(call) {
     const { request, type = '' } = call
     if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
     const fields = (request.query.get('_fields') ?? '').split(',').filter((name) => name !== '')
-    if (fields.length === 0) throw badRequest('Missing _fields parameter')
-    if (fields.length > MOST_FIELDS) throw badRequest(`_fields may name ${MOST_FIELDS} fields`)
+    if (fields.length === 0) throw badRequest('Missing _fields parameter', '_fields')
+    if (fields.length > MOST_FIELDS) {
+      throw badRequest(`_fields may name ${MOST_FIELDS} fields`, '_fields')
+    }
     const columns = fields.map((field) => compileColumn(type, field))
     const query = new URLSearchParams(request.query)
     query.delete('_count')
@@ -95,7 +102,7 @@ async function* chunksOf(start: string, rest: AsyncIterable<TablePage>): AsyncGe
 
 function parseRowCount(text: string | null): number {
   if (text === null || text === '') return DEFAULT_ROWS
-  if (!/^\d{1,9}$/.test(text)) throw badRequest(`Invalid _count: ${text}`)
+  if (!/^\d{1,9}$/.test(text)) throw badRequest(`Invalid _count: ${text}`, '_count')
   return Math.min(Number(text), MOST_ROWS)
 }
 
@@ -164,7 +171,7 @@ function formatValue(value: unknown, type: string): string {
       return of('text') || parts.filter((part) => part !== '').join(', ')
     }
     case 'CodeableConcept': {
-      const [coding] = Array.isArray(value.coding) ? value.coding : []
+      const [coding] = asArray(value.coding)
       return of('text') || formatValue(coding, 'Coding')
     }
     case 'Coding':

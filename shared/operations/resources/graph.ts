@@ -3,11 +3,17 @@ import { oldestFirst } from '../../access/guarded/definitions.ts'
 import { badRequest, notFound, tooCostly } from '../../core/errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
-import { isObject, parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  referenceTo,
+  targetIn,
+  toObjects,
+} from '../../fhir/resource.ts'
 import { compileExpression, type Walk } from '../../fhirpath/extract.ts'
-import { versionText } from '../../request/binary/attachments.ts'
 import { readInputs, toInteraction } from '../../request/parameters.ts'
-import { absoluteUrl, textReply } from '../../request/reply.ts'
+import { absoluteUrl, textReply, versionText } from '../../request/reply.ts'
 import type { FhirContext, Operation } from '../../request/request.ts'
 import { findCanonical, parseCallerSearch, resolved } from '../../rest/criteria.ts'
 import { escapeValue } from '../../search/language/values.ts'
@@ -27,10 +33,12 @@ export const graph: Operation = {
   standard: 'Resource',
   methods: ['GET', 'POST'],
   onlyReads: true,
+  inputs: { graph: 'text!: Name of the GraphDefinition' },
+  text: { summary: 'Read a graph of resources', answer: 'Bundle' },
   async run(call) {
     const { services, principal, type = '', id = '' } = call
     const { repository } = services
-    const name = readInputs(call, [{ name: 'graph', kind: 'text' }]).required('graph')
+    const name = readInputs(call).required('graph')
     const start = await repository.read(principal, type, id)
     const values = [escapeValue(name)]
     const named = { code: 'name', type: 'string', modifier: 'exact', values } as const
@@ -66,8 +74,7 @@ async function follow(trail: Trail, from: Version, links: unknown, depth: number
   if (depth > MAX_DEPTH) throw tooCostly(`A graph may be ${MAX_DEPTH} links deep`)
   const source = parseVersion(from)
   for (const link of links.filter(isObject)) {
-    const targets = Array.isArray(link.target) ? link.target.filter(isObject) : []
-    for (const target of targets) {
+    for (const target of toObjects(link.target)) {
       trail.steps += 1
       if (trail.steps > MOST_STEPS) throw tooCostly('The graph has too many links to follow')
       const { type, params } = target
@@ -133,8 +140,7 @@ async function canonicals(
 type References = Map<string, { readonly type: string; readonly id: string }>
 
 const collectReferences: Walk<References> = (value, found) => {
-  const text = isObject(value) ? value.reference : undefined
-  const reference = typeof text === 'string' ? parseReference(text) : undefined
+  const reference = targetIn(value)
   if (reference !== undefined) found.set(`${reference.type}/${reference.id}`, reference)
 }
 

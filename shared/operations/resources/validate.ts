@@ -1,5 +1,5 @@
 /** Validates a resource without storing it: https://hl7.org/fhir/R4/resource-operation-validate.html */
-import { withoutSecrets } from '../../access/fields/secrets.ts'
+import { withoutSecrets } from '../../access/fields/fields.ts'
 import { may } from '../../access/policy.ts'
 import {
   allOk,
@@ -13,13 +13,12 @@ import {
   outcome,
 } from '../../core/errors.ts'
 import { parseJson, withoutEmpty, withoutEmptyMembers } from '../../fhir/json.ts'
-import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
+import { isResource, type Resource, toObjects } from '../../fhir/resource.ts'
 import { readJson } from '../../request/negotiate.ts'
-import { type ParameterDefinition, readInputs } from '../../request/parameters.ts'
+import { readInputs } from '../../request/parameters.ts'
 import { outcomeReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
-import { requireUsable } from '../../rest/interaction.ts'
-import { findProfiles, withDefaultProfiles } from '../../rest/profiles.ts'
+import { findProfiles, requireUsable, withDefaultProfiles } from '../../rest/interaction.ts'
 import { RESPONSE, responseIssues } from '../../rest/questionnaires.ts'
 import { normalId } from '../../store/rows/context.ts'
 import { boundCodes } from '../../terminology/bound-codes.ts'
@@ -32,6 +31,18 @@ export const validate: Operation = {
   on: [{ level: 'type' }, { level: 'instance' }],
   standard: 'Resource',
   methods: ['GET', 'POST'],
+  inputs: {
+    resource: 'resource: The resource, in place of the stored one',
+    mode: 'text: create, update, delete or profile',
+    profile: 'text: Canonical address',
+  },
+  text: {
+    summary: 'Check a resource',
+    description: 'Stores nothing.',
+    body: 'Resource',
+    example: { resourceType: 'Patient', birthDate: 'yesterday' },
+    answer: 'OperationOutcome',
+  },
   async run(call) {
     const { principal, type = '', id } = call
     if (!may(principal, type, id === undefined ? 'search' : 'read')) throw forbidden()
@@ -46,12 +57,6 @@ export const validate: Operation = {
 function isError({ severity }: Issue): boolean {
   return severity === 'error'
 }
-
-const PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'resource', kind: 'resource' },
-  { name: 'mode', kind: 'text' },
-  { name: 'profile', kind: 'text' },
-]
 
 const MODES = ['create', 'update', 'delete', 'profile'] as const
 type Mode = (typeof MODES)[number]
@@ -73,7 +78,7 @@ function readAsked(call: OperationCall): ValidateInput {
   const isBare = hasBody && !(isResource(body) && isCall(body, type))
   // A bare resource has its parameters in the query.
   const asking = isBare ? { ...call, request: { ...request, body: undefined } } : call
-  const inputs = readInputs(asking, PARAMETERS)
+  const inputs = readInputs(asking)
   const asked = { mode: parseMode(inputs.text('mode')), profile: inputs.text('profile') }
   return { ...asked, resource: isBare ? body : inputs.resource('resource'), isBare }
 }
@@ -81,8 +86,7 @@ function readAsked(call: OperationCall): ValidateInput {
 /** True when the Parameters are the call, not the resource to validate. */
 function isCall({ resourceType, parameter }: Resource, type: string | undefined): boolean {
   if (resourceType !== 'Parameters') return false
-  const given = Array.isArray(parameter) ? parameter.filter(isObject) : []
-  return type !== 'Parameters' || given.some(({ name }) => name === 'resource')
+  return type !== 'Parameters' || toObjects(parameter).some(({ name }) => name === 'resource')
 }
 
 function parseMode(text: string | undefined): Mode | undefined {
@@ -97,16 +101,16 @@ async function validateInput(call: OperationCall, asked: ValidateInput): Promise
   const { principal, type = '', id } = call
   const { mode, profile } = asked
   if (mode === 'profile' && profile === undefined) {
-    throw badRequest('Missing required parameter "profile"')
+    throw badRequest('Missing required parameter "profile"', 'profile')
   }
   if (mode === 'delete') {
-    if (id === undefined) throw badRequest('mode delete needs the id of a resource')
+    if (id === undefined) throw badRequest('mode delete needs the id of a resource', 'mode')
     await readStored(call)
     if (!may(principal, type, 'delete')) throw forbidden()
     return []
   }
   const resource = asked.resource ?? (id === undefined ? undefined : await readStored(call))
-  if (resource === undefined) throw badRequest('Missing required parameter "resource"')
+  if (resource === undefined) throw badRequest('Missing required parameter "resource"', 'resource')
   const found = isResource(resource) ? resource.resourceType : undefined
   if (!isResource(resource) || found !== type) {
     const text = String(found).slice(0, 64)

@@ -2,9 +2,11 @@
  * Free times of a Schedule (epoch ms). Hours come from the SchedulingParameters extension as Medplum's clients write
  * it; each member of the Schedule overrides the HealthcareService's. `slotCapacity` is ignored.
  */
+
 import { badRequest } from '../../core/errors.ts'
 import { toNumber } from '../../fhir/json.ts'
 import { isObject, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { WEEKDAYS } from '../../fhir/schedule.ts'
 
 const PARAMETERS = 'https://medplum.com/fhir/StructureDefinition/SchedulingParameters'
 const TIME_ZONE = 'http://hl7.org/fhir/StructureDefinition/timezone'
@@ -110,7 +112,7 @@ function availableHours(sources: readonly unknown[], service: Resource | undefin
 }
 
 function hoursFrom({ daysOfWeek, allDay, availableStartTime, availableEndTime }: Values): Hours {
-  const days = Array.isArray(daysOfWeek) ? daysOfWeek.map(String) : WEEK
+  const days = Array.isArray(daysOfWeek) ? daysOfWeek.map(String) : WEEKDAYS
   if (allDay === true) return { days, start: 0, end: 0 }
   return { days, start: parseTimeOfDay(availableStartTime), end: parseTimeOfDay(availableEndTime) }
 }
@@ -121,22 +123,18 @@ function parseTimeOfDay(time: unknown): number {
   return Number(hour) * 60 + Number(minute)
 }
 
-const WEEK = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
-
 const zones = new Map<string, Intl.DateTimeFormat>()
 
 function requireTimeZone(value: unknown): string {
-  const name = String(value)
+  // Names are case-insensitive, and each spelling would have a formatter.
+  const name = String(value).toLowerCase()
   try {
-    if (!zones.has(name)) zones.set(name, new Intl.DateTimeFormat('en', zoneOptions(name)))
+    if (!zones.has(name))
+      zones.set(name, new Intl.DateTimeFormat('en', { timeZone: name, timeZoneName: 'longOffset' }))
     return name
   } catch {
     throw badRequest(`Unknown time zone: ${name.slice(0, 64)}`)
   }
-}
-
-function zoneOptions(timeZone: string): Intl.DateTimeFormatOptions {
-  return { timeZone, timeZoneName: 'longOffset' }
 }
 
 function aheadAt(zone: string, time: number): number {
@@ -168,7 +166,7 @@ function openSpans({ hours, zone }: Terms, slots: Slots, span: Span): Span[] {
   const open: Span[] = [...slots.free]
   if (zone !== undefined && hours.length > 0) {
     for (const midnight of daysOf(zone, span)) {
-      const day = WEEK[new Date(midnight).getUTCDay()] ?? ''
+      const day = WEEKDAYS[new Date(midnight).getUTCDay()] ?? ''
       for (const { days, start, end } of hours) {
         if (!days.includes(day)) continue
         const until = end > start ? end : end + 1440

@@ -1,18 +1,33 @@
 /**
- * `Appointment/$book`, compatible with Medplum's clients. Checks all Slots but reveals only that a time is taken.
- * Bookings are serialized; concurrent direct writes of Slots are not. No holds, series or overbooking.
+ * `Appointment/$book` and `$hold`, compatible with Medplum's clients. Both check all Slots but reveal only that a time
+ * is taken, and are serialized per Schedule, so no two of them get one time. A direct write of a Slot checks nothing.
+ * No series or overbooking.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
-import { badRequest, tooCostly } from '../../core/errors.ts'
+import { badRequest, outcome, tooCostly } from '../../core/errors.ts'
 import { responseEntry } from '../../fhir/bundle.ts'
-import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
+import {
+  asArray,
+  isObject,
+  isResource,
+  parseReference,
+  type Resource,
+  referenceIn,
+  toObjects,
+} from '../../fhir/resource.ts'
 import { parseDate, timestamp } from '../../fhir/values.ts'
 import { type Inputs, readInputs, toInteraction } from '../../request/parameters.ts'
 import { formatEtag } from '../../request/reply.ts'
-import type { Operation, OperationCall } from '../../request/request.ts'
+import type {
+  FhirContext,
+  FhirReply,
+  InputTexts,
+  Operation,
+  OperationCall,
+} from '../../request/request.ts'
 import { pageReply } from '../../rest/interaction.ts'
-import { createTogether } from '../../rest/write.ts'
+import { createTogether, type Written } from '../../rest/write.ts'
 import type { Condition } from '../../search/language/search-request.ts'
 import { searchFor } from '../../store/lookups.ts'
 import type { Repository } from '../../store/repository.ts'
@@ -30,53 +45,95 @@ import {
   slotSearchWindow,
 } from './find.ts'
 
+const INPUTS: InputTexts = {
+  appointment: 'resource: A proposed Appointment with contained Slots',
+  slot: 'resource*: A Slot, in place of an Appointment',
+  'patient-reference': 'reference: Patient/id, with a Slot',
+}
+
 /** Errors: 400 for a busy time or an invalid booking; 403, 404. */
 export const book: Operation = {
   name: 'book',
   on: [{ type: 'Appointment', level: 'type' }],
   methods: ['POST'],
-  async run(call) {
-    const inputs = readInputs(call, [
-      { name: 'appointment', kind: 'resource' },
-      { name: 'slot', kind: 'resource', many: true },
-      { name: 'patient-reference', kind: 'reference' },
-    ])
-    const asked = inputs.resource('appointment')
-    const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
-    // Both input forms are validated as resources.
-    const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
-    const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
-    if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
-      throw badRequest(`$book needs 1 to ${MOST_SCHEDULES} Slots`, 'appointment.contained')
-    }
-    const places = await Promise.all(wanted.map((slot) => findPlace(call, slot, asked)))
-    const appointment = buildAppointment(inputs, asked, places)
-    const slots = places.flatMap(slotsToTake)
-    const reserved = slots.map((slot) => ({ ...slot, id: randomUUIDv7() }))
-    const slot = reserved.map(({ id }) => ({ reference: `Slot/${id}` }))
-    const context = toInteraction(call)
-    const written = await createTogether(
-      context,
-      [{ ...appointment, slot }, ...reserved],
-      (inside) => requireFree(inside, call.principal, places),
-      scheduleLocks(call.principal, places),
-    )
-    const entries = written.map((version) => {
-      const { type, id, content = '', lastUpdated } = version
-      const location = `${type}/${id}/_history/${version.ver}`
-      const write = () =>
-        responseEntry({
-          status: 201,
-          location,
-          etag: formatEtag(version),
-          lastModified: lastUpdated.toISOString(),
-          resource: content,
-        })
-      return { content, write }
-    })
-    const reply = await pageReply(context, { type: 'transaction-response', links: [] }, entries)
-    return { ...reply, status: 201 }
+  inputs: INPUTS,
+  text: {
+    summary: 'Book an appointment',
+    description: 'Reserves all its Slots and their buffers, or none.',
+    answer: 'Bundle',
+    status: 201,
   },
+  run: (call) => reserve(call, { appointment: 'booked', slot: 'busy' }),
+}
+
+/** Errors: as `book`. */
+export const hold: Operation = {
+  name: 'hold',
+  on: [{ type: 'Appointment', level: 'type' }],
+  methods: ['POST'],
+  inputs: INPUTS,
+  text: {
+    summary: 'Reserve the time of an appointment that is not confirmed yet',
+    description: 'Like $book. The Appointment is pending until $confirm or $cancel.',
+    answer: 'Bundle',
+    status: 201,
+  },
+  run: (call) => reserve(call, { appointment: 'pending', slot: 'busy-tentative' }),
+}
+
+interface Statuses {
+  readonly appointment: string
+  readonly slot: string
+}
+
+async function reserve(call: OperationCall, statuses: Statuses): Promise<FhirReply> {
+  const inputs = readInputs(call)
+  const asked = inputs.resource('appointment')
+  const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
+  // Both input forms are validated as resources.
+  const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
+  const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
+  if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
+    throw badRequest(`A booking needs 1 to ${MOST_SCHEDULES} Slots`, 'appointment.contained')
+  }
+  const places = await Promise.all(wanted.map((slot) => findPlace(call, slot, asked)))
+  const appointment = { ...buildAppointment(inputs, asked, places), status: statuses.appointment }
+  const slots = places.flatMap((place) => slotsToTake(place, statuses.slot))
+  const reserved = slots.map((slot) => ({ ...slot, id: randomUUIDv7() }))
+  const slot = reserved.map(({ id }) => ({ reference: `Slot/${id}` }))
+  const context = toInteraction(call)
+  const written = await createTogether(
+    context,
+    [{ ...appointment, slot }, ...reserved],
+    (inside) => requireFree(inside, call.principal, places),
+    scheduleLocks(call.principal, places),
+  )
+  return writtenReply(context, written, 201)
+}
+
+/** A Bundle like the response of a transaction; an entry has the warnings of its resource, if any. */
+export async function writtenReply(
+  context: FhirContext,
+  written: readonly Written[],
+  status: 200 | 201,
+): Promise<FhirReply> {
+  const entries = written.map(({ version, warnings }) => {
+    const { type, id, content = '', lastUpdated } = version
+    const location = `${type}/${id}/_history/${version.ver}`
+    const write = () =>
+      responseEntry({
+        status,
+        location,
+        etag: formatEtag(version),
+        lastModified: lastUpdated.toISOString(),
+        outcome:
+          warnings.length === 0 ? undefined : JSON.stringify(outcome(undefined, ...warnings)),
+        resource: content,
+      })
+    return { content, write }
+  })
+  const reply = await pageReply(context, { type: 'transaction-response', links: [] }, entries)
+  return { ...reply, status }
 }
 
 interface Place extends Calendar {
@@ -105,8 +162,7 @@ async function findPlace(
 }
 
 function serviceNamed(resource: Resource | undefined): string | undefined {
-  const types = Array.isArray(resource?.serviceType) ? resource.serviceType.filter(isObject) : []
-  const extensions = types.flatMap(({ extension }) => (Array.isArray(extension) ? extension : []))
+  const extensions = toObjects(resource?.serviceType).flatMap(({ extension }) => asArray(extension))
   const named = extensions.filter(isObject).find(({ url }) => url === SERVICE)
   return referenceIn(named?.valueReference)
 }
@@ -131,6 +187,9 @@ function buildAppointment(
     ? contained.filter((one) => !isResource(one) || one.resourceType !== 'Slot')
     : []
   const patient = inputs.text('patient-reference')
+  if (patient !== undefined && parseReference(patient)?.type !== 'Patient') {
+    throw badRequest('"patient-reference" must be a reference to a Patient', 'patient-reference')
+  }
   const named = Array.isArray(participant)
     ? participant
     : places.map(({ actor }) => ({ actor: { reference: actor }, status: 'tentative' }))
@@ -138,7 +197,6 @@ function buildAppointment(
   return {
     ...rest,
     ...(kept.length === 0 ? {} : { contained: kept }),
-    status: 'booked',
     start: timestamp(time?.start ?? 0),
     end: timestamp(time?.end ?? 0),
     participant: [...named, ...(joining || [])],
@@ -149,7 +207,7 @@ function appointmentSpan({ start, end }: Resource): Span {
   return { start: parseDate(start)?.low ?? 0, end: parseDate(end)?.low ?? 0 }
 }
 
-function slotsToTake({ slot, schedule, service, terms, time }: Place): Resource[] {
+function slotsToTake({ slot, schedule, service, terms, time }: Place, status: string): Resource[] {
   const { resourceType, serviceType = service?.type } = slot
   const schedules = { schedule: { reference: `Schedule/${schedule.id}` } }
   const span = ({ start, end }: Span) => ({ start: timestamp(start), end: timestamp(end) })
@@ -164,7 +222,7 @@ function slotsToTake({ slot, schedule, service, terms, time }: Place): Resource[
     {
       resourceType,
       ...schedules,
-      status: 'busy',
+      status,
       ...span(time),
       ...(serviceType === undefined ? {} : { serviceType }),
     },
@@ -189,7 +247,7 @@ async function requireFree(
   { project }: Principal,
   places: readonly Place[],
 ): Promise<void> {
-  const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  const reader = systemPrincipal(project, 'project')
   for (const { schedule, terms, time } of places) {
     const conditions = [
       ofSchedule(schedule),

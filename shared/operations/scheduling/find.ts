@@ -1,13 +1,8 @@
 /** `Schedule/{id}/$find` and `Appointment/$find`, without series. Ignores Slots that began over 31 days earlier. */
 import { badRequest, tooCostly } from '../../core/errors.ts'
-import { isObject, parseReference, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { parseReference, type Resource, referenceIn, toObjects } from '../../fhir/resource.ts'
 import { parseDate, timestamp } from '../../fhir/values.ts'
-import {
-  type Inputs,
-  type ParameterDefinition,
-  parametersReply,
-  readInputs,
-} from '../../request/parameters.ts'
+import { type Inputs, parametersReply, readInputs } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { searchByQuery } from '../../rest/criteria.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
@@ -29,15 +24,6 @@ const DEFAULT_COUNT = 20
 const MOST_COUNT = 1000
 export const SERVICE = 'https://medplum.com/fhir/service-type-reference'
 
-const PARAMETERS: readonly ParameterDefinition[] = [
-  { name: 'start', kind: 'text' },
-  { name: 'end', kind: 'text' },
-  { name: 'schedule', kind: 'reference', many: true },
-  { name: 'service-type', kind: 'token' },
-  { name: 'service-type-reference', kind: 'reference' },
-  { name: '_count', kind: 'whole' },
-]
-
 /** Errors: 400, 403, 404. Stores nothing. */
 export const find: Operation = {
   name: 'find',
@@ -47,8 +33,17 @@ export const find: Operation = {
   ],
   methods: ['GET', 'POST'],
   onlyReads: true,
+  inputs: {
+    start: 'text!: A dateTime',
+    end: 'text!: At most 31 days later',
+    schedule: 'reference*: Schedule/id, of an Appointment',
+    'service-type': 'token: system|code',
+    'service-type-reference': 'reference: HealthcareService/id',
+    _count: 'whole: Most times',
+  },
+  text: { summary: 'Find free times', answer: 'Parameters' },
   async run(call) {
-    const inputs = readInputs(call, PARAMETERS)
+    const inputs = readInputs(call)
     const span = readSpan(inputs)
     const count = Math.min(inputs.whole('_count') ?? DEFAULT_COUNT, MOST_COUNT)
     if (count < 0) throw badRequest('"_count" must not be negative', '_count')
@@ -104,7 +99,7 @@ export async function loadCalendar(
   const read = async (text: string, type: string | undefined) => {
     const target = parseReference(text)
     if (target === undefined || (type ?? target.type) !== target.type) {
-      throw badRequest(`${text.slice(0, 100)} is no reference to a ${type}`)
+      throw badRequest(`${text.slice(0, 100)} is not a reference to a ${type}`)
     }
     return parseVersion(await repository.read(principal, target.type, target.id))
   }
@@ -185,7 +180,11 @@ function* common(
   }
 }
 
-function busySlot({ schedule, service }: Calendar, { start, end }: Span, token?: string): Resource {
+function busySlot(
+  { schedule, service }: Calendar,
+  { start, end }: Span,
+  token: string | undefined,
+): Resource {
   const [system, code] = token?.includes('|') ? token.split('|') : [undefined, token]
   const asked = code && [{ coding: [{ ...(system ? { system } : {}), code }] }]
   const serviceType = asked || service?.type
@@ -209,7 +208,7 @@ function proposal(
     url: SERVICE,
     valueReference: { reference: `HealthcareService/${service.id}` },
   }
-  const [type] = Array.isArray(service?.type) ? service.type.filter(isObject) : []
+  const [type] = toObjects(service?.type)
   return {
     resourceType: 'Appointment',
     contained: slots,

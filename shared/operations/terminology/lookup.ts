@@ -1,6 +1,6 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest } from '../../core/errors.ts'
-import { type Inputs, type Output, parameter, parametersReply } from '../../request/parameters.ts'
+import { type Inputs, type Output, parametersReply } from '../../request/parameters.ts'
 import {
   displayLanguages,
   preferredDisplay,
@@ -8,28 +8,31 @@ import {
   withSupplements,
 } from '../../terminology/adjusted.ts'
 import {
-  CODE_PARAMETERS,
+  CODE_INPUTS,
   definitionNotFound,
   fromCoding,
   type GivenCode,
   givenCodes,
   requireCodeSource,
+  requireOneForm,
   terminologyOperation,
-  texts,
 } from '../../terminology/codes.ts'
 import { type ConceptNode, propertyText } from '../../terminology/concept-index.ts'
 import type { CodeSource } from '../../terminology/find.ts'
 
 /** Errors: 404 for an unknown code or system. */
 export const lookup = terminologyOperation(
-  'lookup',
-  ['CodeSystem'],
-  () => [
-    ...CODE_PARAMETERS,
-    ...SUPPLEMENTS,
-    { name: 'property', kind: 'text', many: true },
-    ...texts('displayLanguage'),
-  ],
+  {
+    name: 'lookup',
+    type: 'CodeSystem',
+    inputs: {
+      ...CODE_INPUTS,
+      ...SUPPLEMENTS,
+      property: 'text*: Which properties',
+      displayLanguage: 'text: de, for example',
+    },
+    text: { summary: 'Look up a code', answer: 'Parameters' },
+  },
   async ({ call, inputs, terminology: found }) => {
     const terminology = await withSupplements(found, inputs)
     const [given] = givenCodes(inputs)
@@ -73,37 +76,44 @@ function designations({ designations: all }: ConceptNode): Output[] {
       ['use', 'valueCoding', use],
       ['value', 'valueString', value],
     ]
-    return ['designation', 'part', parts.flatMap(parameter)]
+    return ['designation', 'part', parts]
   })
 }
 
 function properties(node: ConceptNode): readonly { name: string; output: Output }[] {
-  const all: (readonly [string, string, unknown])[] = [
-    ...node.parents.map((code) => ['parent', 'valueCode', code] as const),
-    ...node.children.map((code) => ['child', 'valueCode', code] as const),
+  const property = (name: string, member: `value${string}`, value: unknown) => {
+    const parts: Output[] = [
+      ['code', 'valueCode', name],
+      ['value', member, value],
+    ]
+    return { name, output: ['property', 'part', parts] as const }
+  }
+  return [
+    ...node.parents.map((code) => property('parent', 'valueCode', code)),
+    ...node.children.map((code) => property('child', 'valueCode', code)),
     ...node.properties.map((item) => {
-      const member = Object.keys(item).find((name) => name.startsWith('value')) ?? 'valueString'
-      return [item.code, member, item[member] ?? propertyText(item)] as const
+      const isValue = (name: string) => name.startsWith('value')
+      const member = (Object.keys(item).find(isValue) ?? 'valueString') as `value${string}`
+      return property(item.code, member, item[member] ?? propertyText(item))
     }),
   ]
-  return all.map(([name, member, value]) => {
-    const part = [
-      { name: 'code', valueCode: name },
-      { name: 'value', [member]: value },
-    ]
-    return { name, output: ['property', 'part', part] }
-  })
 }
 
 /** Errors: 400 for a code the system does not have. */
 export const subsumes = terminologyOperation(
-  'subsumes',
-  ['CodeSystem'],
-  () => [
-    ...texts('codeA', 'codeB', 'system', 'version'),
-    { name: 'codingA', kind: 'object' },
-    { name: 'codingB', kind: 'object' },
-  ],
+  {
+    name: 'subsumes',
+    type: 'CodeSystem',
+    inputs: {
+      codeA: 'text: One',
+      codeB: 'text: The other',
+      system: 'text: Of both',
+      version: 'text: Of the system',
+      codingA: 'object: One, with its system',
+      codingB: 'object: The other, with its system',
+    },
+    text: { summary: 'Compare two codes', answer: 'Parameters' },
+  },
   async ({ call, inputs, terminology }) => {
     const a = readGivenCode(inputs, 'A')
     const b = readGivenCode(inputs, 'B')
@@ -123,6 +133,7 @@ export const subsumes = terminologyOperation(
 )
 
 function readGivenCode(inputs: Inputs, which: 'A' | 'B'): GivenCode {
+  requireOneForm(inputs, `code${which}`, `coding${which}`)
   const coding = inputs.object(`coding${which}`)
   if (coding !== undefined) return fromCoding(coding, `coding${which}`)
   const code = inputs.text(`code${which}`)

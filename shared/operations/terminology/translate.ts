@@ -2,22 +2,20 @@
 import { badRequest } from '../../core/errors.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { ConceptMap, Dependency, MapGroup } from '../../fhir/terminology.ts'
-import { type Inputs, type Output, parameter, parametersReply } from '../../request/parameters.ts'
+import { type Inputs, type Output, parametersReply } from '../../request/parameters.ts'
 import type { OperationCall } from '../../request/request.ts'
 import {
-  CODE_PARAMETERS,
+  CODE_INPUTS,
   definitionNotFound,
   fromCoding,
   type GivenCode,
   givenCodes,
   ownResource,
   terminologyOperation,
-  texts,
   validateSent,
 } from '../../terminology/codes.ts'
-import { type FoundMap, foundMap, type Terminology } from '../../terminology/find.ts'
-import { findMaps } from '../../terminology/find-maps.ts'
-import { importedMappings } from '../../terminology/store-mappings.ts'
+import { type FoundMap, findMaps, foundMap, type Terminology } from '../../terminology/find.ts'
+import { importedMappings } from '../../terminology/store-imports.ts'
 
 interface Match {
   readonly equivalence: string
@@ -46,23 +44,25 @@ interface GivenDependency {
 }
 
 export const translate = terminologyOperation(
-  'translate',
-  ['ConceptMap'],
-  () => [
-    ...CODE_PARAMETERS,
-    ...texts('url', 'conceptMapVersion', 'source', 'target', 'targetsystem', 'targetSystem'),
-    { name: 'conceptMap', kind: 'resource' },
-    { name: 'reverse', kind: 'flag' },
-    {
-      name: 'dependency',
-      kind: 'part',
-      many: true,
-      parts: [
-        { name: 'element', kind: 'text' },
-        { name: 'concept', kind: 'object' },
-      ],
+  {
+    name: 'translate',
+    type: 'ConceptMap',
+    inputs: {
+      ...CODE_INPUTS,
+      url: 'text: Canonical address of the ConceptMap',
+      conceptMapVersion: 'text: Of the ConceptMap',
+      source: 'text: The source value set',
+      target: 'text: The target value set',
+      targetsystem: 'text: A system',
+      targetSystem: 'text: The same',
+      conceptMap: 'resource: In place of a stored ConceptMap',
+      reverse: 'flag: From target to source',
+      dependency: 'part*: A condition',
+      'dependency.element': 'text!: Canonical address of an element',
+      'dependency.concept': 'object!: Its value, a CodeableConcept',
     },
-  ],
+    text: { summary: 'Translate a code', answer: 'Parameters' },
+  },
   async ({ call, inputs, terminology }) => {
     const version = inputs.text('version')
     const maps = ['url', 'source', 'target'].map((name) => inputs.text(name))
@@ -251,7 +251,7 @@ function reversed(equivalence: string): string {
   return REVERSED[equivalence] ?? equivalence
 }
 
-function matchParts(match: Match): object[] {
+function matchParts(match: Match): readonly Output[] {
   const { equivalence, system, version, code, display, map, dependsOn, product } = match
   const concept = {
     ...(system ? { system } : {}),
@@ -259,24 +259,23 @@ function matchParts(match: Match): object[] {
     code,
     ...(display === undefined ? {} : { display }),
   }
-  const parts: Output[] = [
+  return [
     ['equivalence', 'valueCode', equivalence],
     ['concept', 'valueCoding', code === '' ? undefined : concept],
     ['source', 'valueUri', map],
     ...product.map((one): Output => ['product', 'part', dependencyParts(one)]),
     ...dependsOn.map((one): Output => ['dependsOn', 'part', dependencyParts(one)]),
   ]
-  return parts.flatMap(parameter)
 }
 
-function dependencyParts({ property, system, value, display }: Dependency): object[] {
+function dependencyParts({ property, system, value, display }: Dependency): readonly Output[] {
   const concept = {
     ...(system === undefined ? {} : { system }),
     code: value,
     ...(display === undefined ? {} : { display }),
   }
   return [
-    { name: 'element', valueUri: property },
-    { name: 'concept', valueCoding: concept },
+    ['element', 'valueUri', property],
+    ['concept', 'valueCoding', concept],
   ]
 }

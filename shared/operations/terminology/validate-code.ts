@@ -2,7 +2,7 @@
 import { HttpError } from '../../core/errors.ts'
 import { normaliseString } from '../../fhir/values.ts'
 import { type Inputs, parametersReply } from '../../request/parameters.ts'
-import type { FhirReply, OperationCall } from '../../request/request.ts'
+import type { FhirReply, InputTexts } from '../../request/request.ts'
 import {
   displayLanguages,
   isOfLanguage,
@@ -14,12 +14,12 @@ import {
   withSupplements,
 } from '../../terminology/adjusted.ts'
 import {
-  CODE_PARAMETERS,
+  CODE_INPUTS,
   type GivenCode,
   givenCodes,
   requireCodeSource,
+  type TerminologyCall,
   terminologyOperation,
-  texts,
   validateSent,
 } from '../../terminology/codes.ts'
 import { requireValueSet } from '../../terminology/expand.ts'
@@ -30,37 +30,43 @@ import { type Code, filterMembers, toCode } from '../../terminology/terminology-
 /** Makes a wrong display a warning. */
 const LENIENT = 'lenient-display-validation'
 
-export const validateCode = terminologyOperation(
-  'validate-code',
-  ['CodeSystem', 'ValueSet'],
-  (type) => [
-    ...CODE_PARAMETERS,
-    ...texts('url', 'valueSetVersion', 'displayLanguage'),
-    { name: 'abstract', kind: 'flag' },
-    { name: 'activeOnly', kind: 'flag' },
-    { name: type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
-    { name: LENIENT, kind: 'flag' },
-    ...SUPPLEMENTS,
-    ...(type === 'ValueSet' ? VERSIONS : []),
-  ],
-  async ({ call, inputs, terminology }) => {
-    const codes = givenCodes(inputs)
-    const isCoded = inputs.text('code') === undefined
-    if (call.type === 'ValueSet' && isCoded && codes.every(({ system }) => system === undefined)) {
-      return refused('A Coding without a system has no meaning')
-    }
-    return call.type === 'ValueSet'
-      ? inValueSet(call, terminology, inputs, codes)
-      : inCodeSystem(call, terminology, inputs, codes)
+const INPUTS: InputTexts = {
+  ...CODE_INPUTS,
+  url: 'text: Canonical address of the CodeSystem or ValueSet',
+  valueSetVersion: 'text: Of the ValueSet',
+  displayLanguage: 'text: de, for example',
+  abstract: 'flag: False: abstract codes are not valid',
+  activeOnly: 'flag: Retired codes are not valid',
+  [LENIENT]: 'flag: A wrong display is a warning',
+  ...SUPPLEMENTS,
+}
+
+export const validateSystemCode = terminologyOperation(
+  {
+    name: 'validate-code',
+    type: 'CodeSystem',
+    inputs: { ...INPUTS, codeSystem: 'resource: In place of a stored CodeSystem' },
+    text: { summary: 'Check a code', answer: 'Parameters' },
   },
+  inCodeSystem,
 )
 
-async function inCodeSystem(
-  call: OperationCall,
-  found: Terminology,
-  inputs: Inputs,
-  codes: readonly GivenCode[],
-): Promise<FhirReply> {
+export const validateSetCode = terminologyOperation(
+  {
+    name: 'validate-code',
+    type: 'ValueSet',
+    inputs: { ...INPUTS, ...VERSIONS, valueSet: 'resource: In place of a stored ValueSet' },
+    text: { summary: 'Check a code', answer: 'Parameters' },
+  },
+  inValueSet,
+)
+
+async function inCodeSystem({
+  call,
+  inputs,
+  terminology: found,
+}: TerminologyCall): Promise<FhirReply> {
+  const codes = givenCodes(inputs)
   const terminology = await withSupplements(found, inputs)
   const url = inputs.text('url') ?? codes[0]?.system
   const sent = inputs.resource('codeSystem')
@@ -92,12 +98,16 @@ async function inCodeSystem(
 }
 
 /** True when at least one code is in the value set with a valid display. */
-async function inValueSet(
-  call: OperationCall,
-  found: Terminology,
-  inputs: Inputs,
-  codes: readonly GivenCode[],
-): Promise<FhirReply> {
+async function inValueSet({
+  call,
+  inputs,
+  terminology: found,
+}: TerminologyCall): Promise<FhirReply> {
+  const codes = givenCodes(inputs)
+  const isCoded = inputs.text('code') === undefined
+  if (isCoded && codes.every(({ system }) => system === undefined)) {
+    return refused('A Coding without a system has no meaning')
+  }
   const asked = withRequestedVersions(found, inputs)
   const valueSet = withForcedVersions(await requireValueSet(call, asked, inputs), inputs)
   const terminology = await withSupplements(asked, inputs, valueSet)

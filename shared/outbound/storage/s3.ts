@@ -8,7 +8,6 @@ import {
   CreateMultipartUploadCommand,
   DeleteObjectCommand,
   GetObjectCommand,
-  type GetObjectCommandInput,
   HeadBucketCommand,
   ListMultipartUploadsCommand,
   type ListMultipartUploadsCommandInput,
@@ -19,7 +18,7 @@ import {
   S3Client,
   UploadPartCommand,
 } from '@aws-sdk/client-s3'
-import { SignatureV4 } from '@smithy/signature-v4'
+import { getSignedUrl } from '@aws-sdk/s3-request-presigner'
 import { contentMissing, unavailable } from '../../core/errors.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
 import { release } from './storage.ts'
@@ -60,7 +59,8 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       ResponseContentType: headers['Content-Type'],
       ResponseContentDisposition: headers['Content-Disposition'],
     }
-    return signedAddress(client, { ...object(key), ...answer }, seconds)
+    const command = new GetObjectCommand({ ...object(key), ...answer })
+    return getSignedUrl(client, command, { expiresIn: seconds })
   }
   return {
     ...(searchParams.get('presigned') === 'true' ? { sign } : {}),
@@ -103,50 +103,6 @@ function releaseReads(answer: IncomingMessage): void {
   // The next answer on this connection adds its own listener.
   answer.once('end', stop)
   answer.once('close', stop)
-}
-
-type HttpRequest = Parameters<SignatureV4['presign']>[0]
-
-/** https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html */
-async function signedAddress(
-  client: S3Client,
-  input: GetObjectCommandInput,
-  seconds: number,
-): Promise<string> {
-  const { region, credentials, sha256 } = client.config
-  const signer = new SignatureV4({
-    service: 's3',
-    region,
-    credentials,
-    sha256,
-    uriEscapePath: false,
-  })
-  const command = new GetObjectCommand(input)
-  const made = Promise.withResolvers<string>()
-  command.middlewareStack.add(
-    () =>
-      async ({ request }) => {
-        // The client makes HTTP requests only.
-        const unsigned = request as HttpRequest
-        const headers = {
-          host: unsigned.headers.host ?? unsigned.hostname,
-          'X-Amz-Content-Sha256': 'UNSIGNED-PAYLOAD',
-        }
-        const signed = await signer.presign({ ...unsigned, headers }, { expiresIn: seconds })
-        made.resolve(formatUrl(signed))
-        return { response: {}, output: { $metadata: {} } }
-      },
-    { step: 'finalizeRequest', priority: 'high' },
-  )
-  await client.send(command)
-  return made.promise
-}
-
-function formatUrl({ protocol, hostname, port, path, query = {} }: HttpRequest): string {
-  const pairs = Object.entries(query).flatMap(([name, value]) =>
-    [value ?? ''].flat().map((one) => `${encodeURIComponent(name)}=${encodeURIComponent(one)}`),
-  )
-  return `${protocol}//${hostname}${port === undefined ? '' : `:${port}`}${path}?${pairs.join('&')}`
 }
 
 // Multipart upload through a few reused blocks, so memory use does not depend on the size.

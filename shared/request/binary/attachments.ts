@@ -1,22 +1,26 @@
-/** URLs of Binaries in resources: stored as `Binary/{id}`, shown as signed URLs to callers who may read the Binary. */
+/**
+ * URLs of Binaries in resources: stored as `Binary/{id}`, shown as signed URLs to callers with read access to the
+ * Binary. External attachments may be downloaded.
+ */
 
 import type { Principal } from '../../access/principal.ts'
-import { parseJson } from '../../fhir/json.ts'
-import { present } from '../../store/rows/rows.ts'
-import { platformMeta, type Version } from '../../store/rows/version.ts'
-import type { FhirContext } from '../request.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
+import { leaseNext, releaseLeased } from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
+import type { WritePart } from '../../store/rows/context.ts'
+import { JOBS, jobLease, type LeasedJob } from '../../store/rows/upkeep-jobs.ts'
+import { namesBinary, withoutBase } from '../reply.ts'
 import type { Services } from '../services.ts'
 
 const BINARY = /^Binary\/([A-Za-z0-9\-.]{1,64})(?:\/_history\/[^/?]+)?$/
 const STORAGE = /^([A-Za-z0-9\-.]{1,64})\/\d+(?:\?|$)/
 
 /** Returns `Binary/{id}` for any URL of a Binary of this server; other text is unchanged. */
-export function toBinaryPath(baseUrl: string, text: string): string {
-  const fhir = `${baseUrl}fhir/R4/`
+export function toBinaryPath(baseUrl: string, fhirUrls: readonly string[], text: string): string {
   const storage = `${baseUrl}storage/`
   const id = text.startsWith(storage)
     ? STORAGE.exec(text.slice(storage.length))?.[1]
-    : BINARY.exec(text.startsWith(fhir) ? text.slice(fhir.length) : text)?.[1]
+    : BINARY.exec(withoutBase(fhirUrls, text))?.[1]
   return id === undefined ? text : `Binary/${id}`
 }
 
@@ -31,11 +35,6 @@ export async function signAttachments(
 ): Promise<string> {
   const sign = await createSigner(services, principal, [text])
   return sign(text)
-}
-
-/** False when there is nothing to sign. A substring search, much faster than a pattern that starts with a quote. */
-export function namesBinary(text: string): boolean {
-  return text.includes('Binary/')
 }
 
 /** Signs the Binaries that the texts mention: one statement for all, one signature each. */
@@ -74,21 +73,74 @@ function isRequest(text: string, offset: number): boolean {
   return /"request":\s*$/.test(text.slice(0, text.lastIndexOf('{', offset)).slice(-20))
 }
 
-/** Returns the JSON text of a Binary for this caller: signed URL, no `data`. */
-export function signBinary(
-  { signedUrls }: Services,
-  { membershipId }: Principal,
-  version: Version,
-  text: string,
-): string {
-  const { data: _data, url: _url, ...shown } = parseJson(text) as Record<string, unknown>
-  const { project = '' } = platformMeta(version)
-  const url = signedUrls.sign({ project, id: version.id, ver: version.ver, membershipId })
-  return JSON.stringify({ ...shown, url })
+/* Downloads of external attachments are rows of table `job`, added by the statement that writes the version. */
+
+export interface DownloadInput {
+  readonly projectId: string
+  readonly type: string
+  readonly id: string
+  readonly ver: number
 }
 
-export function versionText(context: FhirContext, version: Version): string {
-  const { services, principal, preferences } = context
-  const text = present(version, principal, preferences.extended)
-  return version.type === 'Binary' ? signBinary(services, principal, version, text) : text
+export interface Download extends LeasedJob {
+  readonly input: DownloadInput
+  /** Includes this one. */
+  readonly attempt: number
+}
+
+const EXTERNAL = /"url":\s*"https:\/\//
+
+/** Skips versions without external URLs, in another Project than the writer's, or written by the service itself. */
+export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
+  return {
+    types: isOn ? undefined : new Set(),
+    buildRow({ principal, place, resource, tail }) {
+      const { projectId, id, ver } = place
+      if (!EXTERNAL.test(tail) || principal.membershipId === undefined) return undefined
+      if (projectId !== principal.project.id) return undefined
+      // The address may name a host that the Bot may not call, and carry data to it.
+      if (principal.declared?.hosts !== undefined) return undefined
+      return { projectId, type: resource.resourceType, id, ver }
+    },
+    sql(downloads, bind) {
+      const numbers = bind(`{${downloads.map(({ n }) => n).join(',')}}`, 'int[]')
+      const inputs = bind(
+        downloads.map(({ item }) => JSON.stringify(item)),
+        'text[]',
+      )
+      const insert = `dl as (insert into job (id, project, kind, state, input)
+    select gen_random_uuid(), w.project, 'download', 'waiting', x.input::jsonb
+    from ${dialect.unnest(numbers, inputs)} as x(n, input) join w using (n))`
+      return { name: 'downloads', sql: [insert] }
+    },
+    planned: (rows) => `dl as (insert into job (id, project, kind, state, input)
+    select gen_random_uuid(), $1::int, 'download', 'waiting', input::jsonb
+    from ${rows})`,
+  }
+}
+
+export async function leaseDownload(connection: Connection): Promise<Download | undefined> {
+  return await leaseNext<Download>(connection, JOBS, {
+    name: 'download-lease',
+    // Workers of the previous version record no lease, only the time when others may take the job.
+    where: `x.kind = 'download' and (x.held is not null or x.touched <= clock_timestamp())`,
+    orderBy: 'x.touched',
+    set: `state = 'active', started = coalesce(x.started, clock_timestamp()),
+      progress = to_jsonb(coalesce(x.progress::int, 0) + 1)`,
+    returning: 'x.id, x.input, x.progress::int as attempt',
+  })
+}
+
+/** Retries after `delayMs`. Returns false when the lease was lost. */
+export async function repeatDownload(
+  connection: Connection,
+  job: LeasedJob,
+  delayMs: number,
+): Promise<boolean> {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
+    name: 'download-repeat',
+    set: `state = 'waiting', held = null,
+      touched = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [delayMs],
+  })
 }

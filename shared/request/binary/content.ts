@@ -3,14 +3,14 @@
  * `storage:<key>?size=…&sha256=…&filename=…&form=…`, never shown; or `data`, for bot code from `$deploy`, so that
  * workers need no shared disk.
  */
-import { createHash, type Hash, randomUUID } from 'node:crypto'
+import { createHash, type Hash, hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
+import { create as contentDisposition } from 'content-disposition'
 import type { Config } from '../../core/config/config.ts'
 import { badStructure, HttpError, tooLarge, unavailable } from '../../core/errors.ts'
 import { isBase64 } from '../../fhir/primitives.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import type { ByteRange, Storage } from '../../outbound/storage/storage.ts'
-import { readChunks } from '../../outbound/storage/storage.ts'
+import { type ByteRange, readChunks, type Storage } from '../../outbound/storage/storage.ts'
 import type { Version } from '../../store/rows/version.ts'
 import {
   forgetContent,
@@ -211,7 +211,7 @@ const AT_ONCE = 100
 
 /** Identifies a storage; databases outlive storages. */
 export function storageDigest({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
-  return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
+  return hash('sha256', storageUrl, 'buffer').subarray(0, 16)
 }
 
 /** Removes up to a hundred expired contents, oldest first; returns the number. Safe to run concurrently. */
@@ -259,19 +259,12 @@ export function contentHeaders(
       disposition === 'inline' && ancestors.length > 0 ? framedBy(ancestors) : SANDBOX,
     ...(filename === undefined && disposition === 'inline'
       ? {}
-      : { 'Content-Disposition': disposition + filenameParameters(filename) }),
+      : {
+          'Content-Disposition': contentDisposition(filename?.toWellFormed(), {
+            type: disposition,
+          }),
+        }),
   }
-}
-
-/** A quoted ASCII name for old clients, the full name for others (RFC 6266 §4.3, RFC 8187). */
-function filenameParameters(filename: string | undefined): string {
-  if (filename === undefined) return ''
-  const plain = filename.replace(/[^\x20-\x7e]|["\\%]/g, '_')
-  const encoded = encodeURIComponent(filename.toWellFormed()).replace(
-    /['()*]/g,
-    (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`,
-  )
-  return `; filename="${plain}"; filename*=UTF-8''${encoded}`
 }
 
 const LONGEST_FILENAME = 255

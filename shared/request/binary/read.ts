@@ -1,11 +1,21 @@
 /** Binary content as bytes, with ranges. https://hl7.org/fhir/R4/binary.html#rest */
 import type { SignedVersion } from '../../access/credentials/signed-urls.ts'
-import { type ProjectContext, systemPrincipal } from '../../access/principal.ts'
-import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../../core/errors.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../../access/principal.ts'
+import {
+  badRequest,
+  forbidden,
+  gone,
+  HttpError,
+  issue,
+  notFound,
+  outcome,
+  unauthorized,
+} from '../../core/errors.ts'
 import type { ByteRange } from '../../outbound/storage/storage.ts'
 import { platformMeta, type Version } from '../../store/rows/version.ts'
+import { acceptedRanges } from '../negotiate.ts'
 import { emptyReply, isUnmodified, versionHeaders } from '../reply.ts'
-import type { FhirReply, FhirRequest } from '../request.ts'
+import type { FhirReply, FhirRequest, Route } from '../request.ts'
 import type { Services } from '../services.ts'
 import {
   type BinaryContent,
@@ -15,15 +25,34 @@ import {
   readWhole,
 } from './content.ts'
 
-/** True unless JSON is preferred, as the SDK does. */
-export function wantsContent({ headers, query }: FhirRequest): boolean {
+/**
+ * Replies with the content of a Binary; undefined for other interactions, or if JSON is preferred, as by the SDK. For
+ * content, Accept names its media type and is not parsed by `readPreferences`.
+ */
+export async function readContent(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+  route: Route,
+): Promise<FhirReply | undefined> {
+  const { repository } = services
+  if (!wantsContent(request)) return undefined
+  if (route.kind === 'read') {
+    return contentReply(services, request, await repository.read(principal, route.type, route.id))
+  }
+  if (route.kind !== 'vread') return undefined
+  const version = await repository.readVersion(principal, route.type, route.id, route.vid)
+  return contentReply(services, request, version)
+}
+
+function wantsContent({ headers, query }: FhirRequest): boolean {
   if (query.get('_raw') === 'true') return true
-  const isResource = /^\s*application\/fhir\+json/i.test(headers.accept ?? '')
+  const isResource = acceptedRanges(headers.accept)[0] === 'application/fhir+json'
   return !isResource && !query.has('_format')
 }
 
 /** `ancestors`: pages that may frame it. Errors: 416. */
-export function contentReply(
+function contentReply(
   services: Services,
   request: FhirRequest,
   version: Version,
@@ -96,7 +125,8 @@ export async function signedContent(services: Services, request: FhirRequest): P
   const [, id = '', vid = '', more] = request.path.split('/')
   const signed = more === undefined ? await signedUrls.verify(id, vid, request.query) : undefined
   if (signed === undefined) throw unauthorized(config.baseUrl)
-  if (signed === 'expired') throw gone('The address has expired')
+  if (signed === 'expired') throw gone(EXPIRED)
+  if (signed.upload !== undefined) throw unauthorized(config.baseUrl)
   const project = await principals.project(signed.project)
   if (project === undefined) throw notFound()
   if (!(await mayStillRead(services, project, signed))) throw gone(ENDED)
@@ -106,6 +136,41 @@ export async function signedContent(services: Services, request: FhirRequest): P
   return contentReply(services, request, version, config.frameAncestors)
 }
 
+/**
+ * Returns the caller and the request of a signed upload, `PUT /storage/{id}/{vid}`: an update of the Binary at this
+ * version, of its content alone. Errors: 400, 401, 404, 410.
+ */
+export async function signedUpload(
+  { signedUrls, principals, config }: Services,
+  request: FhirRequest,
+  address: string,
+): Promise<{ readonly principal: Principal; readonly request: FhirRequest }> {
+  const [, id = '', vid = '', more] = request.path.split('/')
+  const signed = more === undefined ? await signedUrls.verify(id, vid, request.query) : undefined
+  if (signed === undefined) throw unauthorized(config.baseUrl)
+  if (signed === 'expired') throw gone(EXPIRED)
+  const { upload, membershipId = '', project } = signed
+  if (upload === undefined) throw unauthorized(config.baseUrl)
+  const session =
+    upload.loginId === undefined
+      ? await principals.forMembership(membershipId)
+      : await principals.forLogin(upload.loginId)
+  if (session === undefined || session.principal.membershipId !== membershipId) throw gone(ENDED)
+  if (session.principal.allowsAddress?.(address) === false) throw forbidden()
+  // Another Project may have the same id.
+  if (session.principal.project.id !== project) throw notFound()
+  if (request.headers['x-security-context'] !== undefined) {
+    throw badRequest('A signed address takes content: X-Security-Context does not apply')
+  }
+  const headers = { ...request.headers, 'if-match': `W/"${vid}"` }
+  const query = new URLSearchParams()
+  return {
+    principal: session.principal,
+    request: { ...request, path: `Binary/${id}`, query, headers, isContent: true },
+  }
+}
+
+const EXPIRED = 'The address has expired'
 const ENDED =
   'The address has ended: the Binary was deleted, or the member it was given to may no longer read it'
 

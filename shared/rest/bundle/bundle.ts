@@ -1,5 +1,6 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
 
+import pLimit from 'p-limit'
 import { HttpError, OffloadRequired, outcome, TransactionConflict } from '../../core/errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { undoable } from '../../request/binary/content.ts'
@@ -98,20 +99,20 @@ async function runBatch(
     const paid: Step[] = []
     for (const step of missing) if (await pay(step)) paid.push(step)
     const made = await createMissing(inside, paid, respond)
-    if (made === undefined) return inLanes(LANES.missing, paid, runPaid)
+    if (made === undefined) return pLimit(LANES.missing).map(paid, runPaid)
     for (const [i, response] of made.entries()) responses[paid[i]?.entry.index ?? 0] = response
   }
   // Each may wait for a bot in the queue.
   const asks = mayAskBots(context)
   for (const { stage, items } of groupByStage(steps)) {
-    const lanes = Map.groupBy(items, (step) => laneOf(stage, step, asks))
+    const lanes = Map.groupBy(items, (step) => findLane(stage, step, asks))
     const missing = lanes.get('missing') ?? []
     for (let from = 0; from < missing.length && !asks; from += MOST_MISSING) {
       await runMissing(missing.slice(from, from + MOST_MISSING))
     }
     if (!asks) lanes.delete('missing')
     for (const lane of ['missing', 'sharing', 'alone', 'twin'] as const) {
-      await inLanes(stage === 'operation' ? 1 : LANES[lane], lanes.get(lane) ?? [], run)
+      await pLimit(stage === 'operation' ? 1 : LANES[lane]).map(lanes.get(lane) ?? [], run)
     }
   }
   return responses
@@ -164,7 +165,7 @@ function planEntries(
   })
 }
 
-function laneOf(
+function findLane(
   stage: Stage,
   { entry, identity, isTwin, matches }: Step,
   asks: boolean,
@@ -175,18 +176,6 @@ function laneOf(
   if (asks) return 'alone'
   if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'
   return identity === undefined ? 'alone' : 'sharing'
-}
-
-async function inLanes(
-  lanes: number,
-  steps: readonly Step[],
-  run: (step: Step) => Promise<void>,
-): Promise<void> {
-  let next = 0
-  const lane = async () => {
-    for (let step = steps[next++]; step !== undefined; step = steps[next++]) await run(step)
-  }
-  await Promise.all(Array.from({ length: Math.min(lanes, steps.length) }, lane))
 }
 
 /** True when the bundle may contain conditional references; computed once because bundles are long. */

@@ -1,9 +1,10 @@
 /** Parses the entries of a batch or transaction. https://hl7.org/fhir/R4/http.html#transaction */
-import type { Config } from '../../core/config/config.ts'
 import { badRequest, badStructure, HttpError, tooCostly } from '../../core/errors.ts'
+import { typeElements } from '../../fhir/definitions.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
-import { readQuery, requireKept } from '../../request/negotiate.ts'
-import type { FindRoute, Route } from '../../request/request.ts'
+import { readJson, readQuery, requireKept } from '../../request/negotiate.ts'
+import { fhirBases, withoutBase } from '../../request/reply.ts'
+import type { FhirContext, FindRoute, Route } from '../../request/request.ts'
 import type { SearchRequest } from '../../search/language/search-request.ts'
 import type { ConditionalReference } from '../conditional-references.ts'
 
@@ -24,13 +25,16 @@ export interface BundleRequest {
   readonly entries: readonly (Entry | HttpError)[]
 }
 
-/** Errors: 400 for anything other than a batch or transaction within the limits. */
+/** Errors: 415, 400 for anything other than a batch or transaction within the limits. */
 export function readBundle(
-  body: unknown,
-  limits: Pick<Config, 'maxBatchEntries' | 'maxTransactionWrites' | 'baseUrl'>,
+  { request, services, principal }: FhirContext,
   findRoute: FindRoute,
 ): BundleRequest {
+  const limits = services.config
+  const bases = fhirBases(services, principal.project.id)
+  const body = readJson(request)
   if (!isObject(body) || body.resourceType !== 'Bundle') throw badRequest('Not a bundle')
+  requireMembers(body, '', 'Bundle')
   const { type, entry } = body
   if (type !== 'batch' && type !== 'transaction') {
     throw badRequest(`Unrecognized bundle type: ${String(type).slice(0, 64)}`)
@@ -39,12 +43,49 @@ export function readBundle(
   if (entry.length > limits.maxBatchEntries) {
     throw tooCostly(`More than ${limits.maxBatchEntries} bundle entries`)
   }
-  const entries = entry.map((item, index) => readEntry(item, index, limits.baseUrl, findRoute))
+  const entries = withDistinctUrls(
+    entry.map((item, index) => readEntry(item, index, bases, findRoute)),
+  )
   const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
   if (type === 'transaction' && writes.length > limits.maxTransactionWrites) {
     throw tooCostly(`More than ${limits.maxTransactionWrites} writes in a transaction`)
   }
   return { type, entries }
+}
+
+/** Replaces entries that repeat a fullUrl: a reference to it could mean either resource. */
+function withDistinctUrls(entries: readonly (Entry | HttpError)[]): (Entry | HttpError)[] {
+  const urls = new Set<string>()
+  return entries.map((entry) => {
+    if (entry instanceof HttpError || entry.resource === undefined || !entry.fullUrl) return entry
+    const { fullUrl, index } = entry
+    if (!urls.has(fullUrl)) {
+      urls.add(fullUrl)
+      return entry
+    }
+    return badRequest('Another entry has the same fullUrl', entryPath(index, '.fullUrl'))
+  })
+}
+
+/** Errors: 400 for a member that FHIR does not define, such as a misspelt condition. */
+function requireMembers(
+  value: Readonly<Record<string, unknown>>,
+  prefix: string,
+  path: string,
+): void {
+  for (const name in value) {
+    if (members().has(prefix + name.replace(/^_/, ''))) continue
+    const member = name.slice(0, 64)
+    throw badStructure(`Invalid additional property "${member}"`, `${path}.${member}`)
+  }
+}
+
+let knownMembers: ReadonlySet<string> | undefined
+
+/** Returns the paths of the elements of a Bundle. */
+function members(): ReadonlySet<string> {
+  knownMembers ??= new Set(['resourceType', ...typeElements('Bundle').map(({ path }) => path)])
+  return knownMembers
 }
 
 /** FHIRPath of an entry. */
@@ -55,22 +96,29 @@ export function entryPath(index: number, below = ''): string {
 function readEntry(
   entry: unknown,
   index: number,
-  baseUrl: string,
+  bases: readonly string[],
   findRoute: FindRoute,
 ): Entry | HttpError {
   try {
-    return parseEntry(entry, index, baseUrl, findRoute)
+    return parseEntry(entry, index, bases, findRoute)
   } catch (error) {
     if (error instanceof HttpError) return error
     throw error
   }
 }
 
-function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: FindRoute): Entry {
+function parseEntry(
+  entry: unknown,
+  index: number,
+  bases: readonly string[],
+  findRoute: FindRoute,
+): Entry {
   const request = isObject(entry) ? entry.request : undefined
   if (!isObject(entry) || !isObject(request)) {
     throw badRequest('Missing Bundle entry request', entryPath(index, '.request'))
   }
+  requireMembers(entry, 'entry.', entryPath(index))
+  requireMembers(request, 'entry.request.', entryPath(index, '.request'))
   const { method, url } = request
   if (typeof method !== 'string') {
     throw badRequest('Missing Bundle entry request method', entryPath(index, '.request.method'))
@@ -78,7 +126,7 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
   if (typeof url !== 'string') {
     throw badRequest('Missing Bundle entry request url', entryPath(index, '.request.url'))
   }
-  const { path, query } = splitUrl(url, `${baseUrl}fhir/R4/`)
+  const { path, query } = splitUrl(url, bases)
   const route = findRoute(method, path)
   if (route.kind === 'bundle') {
     throw badRequest('Nested bundles are not allowed', entryPath(index, '.request.url'))
@@ -109,10 +157,9 @@ function entryResource(value: unknown, { kind }: Route): Resource | undefined {
   return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
 }
 
-function splitUrl(url: string, base: string): { path: string; query: URLSearchParams } {
+function splitUrl(url: string, bases: readonly string[]): { path: string; query: URLSearchParams } {
   const mark = url.indexOf('?')
-  const whole = mark < 0 ? url : url.slice(0, mark)
-  const path = whole.startsWith(base) ? whole.slice(base.length) : whole
+  const path = withoutBase(bases, mark < 0 ? url : url.slice(0, mark))
   return {
     path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
     query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),
@@ -137,6 +184,9 @@ function readHeaders(
     if (value === undefined || value === '') continue
     if (typeof value !== 'string') {
       throw badStructure(`${member} must be a string`, entryPath(index, `.request.${member}`))
+    }
+    if (member === 'ifModifiedSince' && Number.isNaN(Date.parse(value))) {
+      throw badStructure(`${member} must be an instant`, entryPath(index, `.request.${member}`))
     }
     headers[header] = value
   }

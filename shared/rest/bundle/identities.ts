@@ -3,7 +3,6 @@
  * runs all searches.
  */
 import { randomUUIDv7 } from 'node:crypto'
-import type { Principal } from '../../access/principal.ts'
 import {
   badRequest,
   conflict,
@@ -200,7 +199,8 @@ function unmatched(context: FhirContext, plan: EntryPlan, type: string): Identit
   }
   const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
   if (typeof chosen !== 'string') return fresh(type, plan)
-  if (!mayChooseId(context.principal)) {
+  const { isSuperAdmin, project } = context.principal
+  if (!isSuperAdmin && !project.updateAsCreate) {
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }
   return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
@@ -212,10 +212,6 @@ function requireMatchedId({ route, resource }: Entry, { type, id }: Version): vo
   if (sent !== undefined && normalId(sent) !== id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
-}
-
-function mayChooseId(principal: Principal): boolean {
-  return principal.isSuperAdmin || principal.project.updateAsCreate
 }
 
 function severalMatches(entry: Entry): HttpError {

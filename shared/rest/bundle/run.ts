@@ -16,6 +16,7 @@ import type { ResponseEntry } from '../../fhir/bundle.ts'
 import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { auditRefusal } from '../../request/admin-audit.ts'
+import { isPatchType } from '../../request/negotiate.ts'
 import { wholeBody } from '../../request/reply.ts'
 import {
   type FhirContext,
@@ -27,8 +28,7 @@ import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { deletedReply } from '../conditional.ts'
-import { afterDeletion, finishWrite } from '../finish-write.ts'
-import { acceptResource } from '../interaction.ts'
+import { acceptResource, afterDeletion, finishWrite } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
@@ -192,6 +192,11 @@ async function createMatched(
 /** A JSON Patch is sent as a Binary. https://hl7.org/fhir/R4/http.html#patch */
 export function readEntryPatch(body: Resource, { index }: Entry): unknown {
   if (body.resourceType !== 'Binary') return body
+  const { contentType } = body
+  if (contentType !== undefined && !isPatchType(String(contentType))) {
+    const path = entryPath(index, '.resource.contentType')
+    throw badRequest('contentType of a patch must be application/json-patch+json', path)
+  }
   if (typeof body.data !== 'string') {
     throw badRequest('Empty patch body', entryPath(index, '.resource.data'))
   }

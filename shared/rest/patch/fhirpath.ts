@@ -4,6 +4,7 @@ import { parseBody } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
 import { isNode, type NodePath, plain } from '../../fhirpath/path.ts'
+import { requireMembers } from '../../request/parameters.ts'
 import type { Property, Shape } from '../../validation/shapes.ts'
 import { applyPatch, PatchFault, patchError, readPatch, requireSameResource } from './patch.ts'
 import {
@@ -33,12 +34,19 @@ const MAX_PATHS = 5_000
 function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOperation[] {
   const paths = parameters.map((parts) => parts.get('path')?.valueString)
   if (paths.join('').length > MAX_PATHS) throw tooCostly('The paths of this patch are too long')
-  return parameters.map(readOperation)
+  return parameters.map((parts, index) => {
+    const operation = readOperation(parts, index)
+    requireParts(parts, operation, index)
+    return operation
+  })
 }
 
-export type Parts = ReadonlyMap<string, Record<string, unknown>>
+type Parts = ReadonlyMap<string, Record<string, unknown>>
 
-function readOperationParts({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
+/** Without operations the resource stays as it is, as published cases expect. */
+function readOperationParts(body: Record<string, unknown>): readonly Parts[] {
+  requireMembers(body)
+  const { parameter = [] } = body
   if (!Array.isArray(parameter)) throw badRequest('Patch operations must be an array', 'parameter')
   if (parameter.length > MAX_OPERATIONS) {
     throw tooCostly(`More than ${MAX_OPERATIONS} patch operations`)
@@ -48,8 +56,31 @@ function readOperationParts({ parameter = [] }: Record<string, unknown>): readon
     if (!Array.isArray(parts) || !parts.every(isPart)) {
       throw patchError(index, undefined, 'must be a parameter "operation" with named parts')
     }
-    return new Map(parts.map((part) => [part.name, part]))
+    const byName = new Map(parts.map((part) => [part.name, part]))
+    if (byName.size < parts.length) throw patchError(index, undefined, 'has the same part twice')
+    return byName
   })
+}
+
+/** The parts of each type of operation, next to `type` and `path`. */
+const PARTS: Readonly<Record<FhirPathOperation['type'], readonly string[]>> = {
+  add: ['name', 'value'],
+  insert: ['index', 'value'],
+  delete: [],
+  replace: ['value'],
+  move: ['source', 'destination'],
+}
+
+/** Errors: 400 for a part that the operation would ignore. */
+function requireParts(
+  parts: Parts,
+  { type, path }: Pick<FhirPathOperation, 'type' | 'path'>,
+  index: number,
+): void {
+  const known = ['type', 'path', ...PARTS[type]]
+  const other = [...parts.keys()].find((name) => !known.includes(name))
+  if (other === undefined) return
+  throw patchError(index, path, `has no part "${other.slice(0, 64)}"`)
 }
 
 function isPart(part: unknown): part is Record<string, unknown> & { name: string } {
@@ -149,7 +180,7 @@ function applyOne(
 
 function requirePlace(document: Record<string, unknown>, node: unknown): PatchedElement | 'root' {
   const place = isNode(node) ? locateNode(document, node) : undefined
-  if (place === undefined) throw new PatchFault('selects what is no element of the resource')
+  if (place === undefined) throw new PatchFault('does not select an element of the resource')
   return place
 }
 
@@ -201,7 +232,7 @@ function added(
   value: PatchValue,
 ): Record<string, unknown> {
   const holder = holderAt(document, place)
-  if (holder === undefined) throw new PatchFault('selects what can have no elements')
+  if (holder === undefined) throw new PatchFault('selects a value without elements')
   const property = requireProperty(holder.shape, name, value)
   const isTaken = !property.isArray && presentProperty(holder, name) !== undefined
   if (isTaken) throw new PatchFault(`has the element "${name}" already`)
@@ -210,7 +241,7 @@ function added(
 }
 
 function requireList({ isArray, name }: Property): void {
-  if (!isArray) throw new PatchFault(`is no list: "${name}"`)
+  if (!isArray) throw new PatchFault(`is not a list: "${name}"`)
 }
 
 function requireIndex(index: number, length: number): void {

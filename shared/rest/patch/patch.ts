@@ -1,6 +1,7 @@
 /** JSON Patch (RFC 6902). Operations copy objects, so decimals keep their text and a failed patch changes nothing. */
+
 import { badRequest, type HttpError, tooCostly } from '../../core/errors.ts'
-import { isDecimal, isDeeper, MAX_DEPTH } from '../../fhir/json.ts'
+import { isDecimal, isDeeper, isPlainObject, MAX_DEPTH } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 
 interface PatchOperation {
@@ -116,7 +117,7 @@ function add(document: unknown, path: readonly string[], value: unknown): unknow
         const index = key === '-' ? parent.length : parseExistingIndex(key, parent.length + 1)
         return parent.toSpliced(index, 0, value)
       }
-      if (isPlain(parent)) return { ...parent, [key]: value }
+      if (isPlainObject(parent)) return { ...parent, [key]: value }
       throw new PatchFault('target does not exist')
     },
     key === '-',
@@ -142,7 +143,7 @@ function change(
     const item = change(value[index], rest, next, mayCreate)
     return item === NEVER ? value.toSpliced(index, 1) : value.with(index, item)
   }
-  if (!isPlain(value)) throw new PatchFault('target does not exist')
+  if (!isPlainObject(value)) throw new PatchFault('target does not exist')
   const exists = Object.hasOwn(value, key)
   if (!exists && !(mayCreate && rest.length === 0)) throw new PatchFault('target does not exist')
   const item = change(exists ? value[key] : undefined, rest, next, mayCreate)
@@ -155,7 +156,7 @@ function resolve(document: unknown, path: readonly string[]): unknown {
   let value = document
   for (const key of path) {
     if (Array.isArray(value)) value = value[parseIndex(key)]
-    else value = isPlain(value) && Object.hasOwn(value, key) ? value[key] : undefined
+    else value = isPlainObject(value) && Object.hasOwn(value, key) ? value[key] : undefined
   }
   return value
 }
@@ -187,16 +188,12 @@ function parsePointer(path: string): string[] {
     .map((token) => token.replaceAll('~1', '/').replaceAll('~0', '~'))
 }
 
-function isPlain(value: unknown): value is Record<string, unknown> {
-  return isObject(value) && !isDecimal(value)
-}
-
 function isSame(a: unknown, b: unknown): boolean {
   if (isDecimal(a) || isDecimal(b)) return Number(a) === Number(b)
   if (Array.isArray(a) && Array.isArray(b)) {
     return a.length === b.length && a.every((item, index) => isSame(item, b[index]))
   }
-  if (!isPlain(a) || !isPlain(b)) return a === b
+  if (!isPlainObject(a) || !isPlainObject(b)) return a === b
   const keys = Object.keys(a)
   return (
     keys.length === Object.keys(b).length &&

@@ -13,7 +13,7 @@ type Json = Readonly<Record<string, unknown>>
 type Steps = readonly (string | number)[]
 
 /** Container of elements: an object of the resource, or the `_name` object of a primitive. */
-export interface Holder {
+interface Holder {
   readonly steps: Steps
   /** Undefined when a primitive has no `_name` object yet. */
   readonly value: Json | undefined

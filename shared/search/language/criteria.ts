@@ -1,20 +1,17 @@
 /** Parses one `name=value` of a query to a Criterion. https://hl7.org/fhir/R4/search.html#chaining, #has */
 import { badRequest, type HttpError, notSupported, tooCostly } from '../../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
-import type {
-  OwnParameters,
-  SearchParameter,
-  SearchParamType,
-} from '../../fhir/definitions-data.ts'
-import { isOfWords } from '../../fhir/searched-text.ts'
+import type { OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
 import { readFilter } from './filter.ts'
-import type {
-  Condition,
-  CriteriaScope,
-  Criterion,
-  Join,
-  JoinEnd,
-  Refusal,
+import {
+  type Condition,
+  type CriteriaScope,
+  type Criterion,
+  isOfWords,
+  type Join,
+  type JoinEnd,
+  MODIFIERS,
+  type Refusal,
 } from './search-request.ts'
 import {
   parseDateValue,
@@ -56,7 +53,7 @@ export function readCriterion(
   const parameter = readyParameter(type, code, scope.own)
   if (parameter === undefined) return unknownParameter(code, name)
   if (parameter.type !== 'reference') {
-    throw badRequest(`Search parameter ${code} is no reference and cannot be chained`, name)
+    throw badRequest(`Search parameter ${code} is not a reference and cannot be chained`, name)
   }
   if (parameter.expression === undefined) {
     throw badRequest(`Search parameter ${code} cannot be chained`, name)
@@ -184,23 +181,8 @@ const MAX_VALUES = 1000
 
 const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
 
-const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
-  token: [
-    ...['not', 'missing', 'text', 'of-type', 'contains'],
-    ...['in', 'not-in', 'above', 'below'],
-  ],
-  reference: ['identifier', 'not', 'missing', 'above', 'below'],
-  string: ['exact', 'contains', 'text', 'not', 'missing'],
-  date: ['missing'],
-  number: ['missing'],
-  quantity: ['missing'],
-  uri: ['above', 'below', 'contains', 'missing'],
-  composite: [],
-  special: [],
-}
-
-/** The value of these modifiers is not a token. */
-const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
+/** Their value is a text, not a token. */
+const TEXT_MODIFIERS: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
 
 const CONTACTS = new Set(['email', 'phone', 'telecom'])
 
@@ -232,7 +214,7 @@ function unknownParameter(code: string, name: string): Refusal {
 }
 
 function checkModifier(parameter: SearchParameter, modifier: string): void {
-  const supported = MODIFIERS[parameter.type]
+  const supported: readonly string[] = MODIFIERS[parameter.type]
   const isOfId = parameter.code === '_id' && modifier !== 'not'
   const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
   const isApt =
@@ -264,14 +246,11 @@ function readCondition(
     throw tooCostly(text, name)
   }
   if (parts.length === 0) return undefined
-  const values = parts.map((part) => relative(type, parameter, part, scope.fhirUrl))
+  const values = parts.map((part) => relative(type, parameter, part, scope.fhirUrls))
   for (const value of values) checkValue(parameter, modifier, value)
-  return {
-    code: parameter.code,
-    type: parameter.type,
-    modifier,
-    values: [...new Set(values)],
-  }
+  const { code, type: parameterType } = parameter
+  // `checkModifier` has found the modifier among those of the type.
+  return { code, type: parameterType, modifier, values: [...new Set(values)] } as Condition
 }
 
 /** Rewrites the server's own absolute references to `Type/id`, and `_id=Patient/1` of Patient to `1`. */
@@ -279,11 +258,12 @@ function relative(
   type: string,
   parameter: SearchParameter,
   value: string,
-  fhirUrl: string | undefined,
+  fhirUrls: readonly string[],
 ): string {
   if (parameter.code === '_id' && value.startsWith(`${type}/`)) return value.slice(type.length + 1)
-  if (parameter.type !== 'reference' || fhirUrl === undefined) return value
-  return value.startsWith(fhirUrl) ? value.slice(fhirUrl.length) : value
+  if (parameter.type !== 'reference') return value
+  const base = fhirUrls.find((url) => value.startsWith(url))
+  return base === undefined ? value : value.slice(base.length)
 }
 
 function checkValue(parameter: SearchParameter, modifier: string | undefined, value: string): void {
@@ -298,7 +278,7 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (parameter.type === 'composite') checkComposite(parameter, value)
   if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
   if (modifier === 'of-type') parseOfTypeValue(value)
-  else if (modifier !== undefined && PLAIN.has(modifier)) return
+  else if (modifier !== undefined && TEXT_MODIFIERS.has(modifier)) return
   else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
 }
 

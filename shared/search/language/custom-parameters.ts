@@ -8,7 +8,7 @@ import {
   typeDefinition,
 } from '../../fhir/definitions.ts'
 import type { OwnParameter, SearchParameter, SearchParamType } from '../../fhir/definitions-data.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { asArray, type Resource, toObjects } from '../../fhir/resource.ts'
 import { compileTenantNodes } from '../../fhirpath/custom.ts'
 import { compileExpression } from '../../fhirpath/extract.ts'
 import { UnknownElement } from '../../fhirpath/members.ts'
@@ -38,7 +38,7 @@ export function parameterDefinitions(resource: Resource): readonly Definition[] 
     throw notSupported(`Search parameters of type ${type} are not supported`, at('type'))
   }
   if (typeof expression !== 'string') throw fault('expression', `${code} has no expression`)
-  const bases: readonly unknown[] = Array.isArray(base) ? base : []
+  const bases = asArray(base)
   if (bases.length === 0) throw fault('base', `${code} has no base`)
   const common = {
     code,
@@ -49,7 +49,7 @@ export function parameterDefinitions(resource: Resource): readonly Definition[] 
   }
   return bases.flatMap((name) => {
     if (typeof name !== 'string' || !isResourceType(name) || name === 'Binary') {
-      throw fault('base', `${String(name).slice(0, 64)} is no resource type that can be searched`)
+      throw fault('base', `${String(name).slice(0, 64)} is not a searchable resource type`)
     }
     const standard = searchParameter(name, code)
     if (standard?.url === common.url) return []
@@ -146,7 +146,7 @@ function readComponents(
   { component }: Resource,
   bases: readonly unknown[],
 ): NonNullable<SearchParameter['components']> {
-  const items = Array.isArray(component) ? component.filter(isObject) : []
+  const items = toObjects(component)
   if (items.length < 2) throw fault('component', 'A composite has two components at least')
   const known = bases.flatMap((base) => [...searchParameters(String(base)).values()])
   return items.map(({ definition, expression }) => {

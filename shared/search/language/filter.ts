@@ -111,8 +111,10 @@ const OPERATORS = [
   ...['co', 'sw', 'ew', 'pr', 'po', 'ss', 'sb', 'in', 'ni', 're', 'identifier'],
 ]
 
-/** Operators as equivalent modifiers; empty for the parameter's default comparison. */
-const MODIFIERS: Readonly<Partial<Record<SearchParamType, Readonly<Record<string, string>>>>> = {
+/** Operators of each parameter type, as equivalent modifiers; empty for the parameter's default comparison. */
+const FILTER_OPERATORS: Readonly<
+  Partial<Record<SearchParamType, Readonly<Record<string, string>>>>
+> = {
   string: { eq: ':exact', ne: ':exact', co: ':contains', sw: '', ew: ':contains' },
   token: { eq: '', ne: '', co: ':contains', in: ':in', ni: ':not-in', ss: ':below', sb: ':above' },
   reference: { eq: '', ne: '', re: '', identifier: ':identifier' },
@@ -142,7 +144,7 @@ function compare(
   if (isOrdered && PREFIXES.includes(operator)) {
     return required(read(path, `${operator}${text}`), path)
   }
-  const modifier = kind === undefined ? '' : MODIFIERS[kind]?.[operator]
+  const modifier = kind === undefined ? '' : FILTER_OPERATORS[kind]?.[operator]
   if (modifier === undefined) {
     throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
   }
@@ -150,7 +152,11 @@ function compare(
   if ('reason' in found) return found
   if (operator === 'ne') return mapEnds(found, (criterion) => ({ kind: 'not', criterion }))
   if (operator !== 'ew' && operator !== 'po') return found
-  return mapEnds(found, (condition) => ({ ...condition, modifier: operator }))
+  return mapEnds(found, (condition) => {
+    if (condition.type === 'string' && operator === 'ew') return { ...condition, modifier: 'ew' }
+    if (condition.type === 'date' && operator === 'po') return { ...condition, modifier: 'po' }
+    throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
+  })
 }
 
 function required(found: Criterion | Refusal | undefined, path: string): Criterion | Refusal {

@@ -82,23 +82,13 @@ function expressionPaths(
 export function referenceLiterals(
   resource: Resource,
   code: string,
-  own?: OwnParameters,
+  own: OwnParameters | undefined,
 ): readonly string[] {
   const found = new Set<string>()
   const parameter = searchParameter(resource.resourceType, code, own)
   if (parameter === undefined) return []
-  for (const walk of referenceWalks(resource.resourceType, parameter).walks) walk(resource, found)
+  for (const walk of referenceWalks(resource.resourceType, parameter)) walk(resource, found)
   return [...found]
-}
-
-/** Members of a resource that `referenceLiterals` reads; undefined: any. */
-export function literalRoots(
-  type: string,
-  code: string,
-  own?: OwnParameters,
-): readonly string[] | undefined {
-  const parameter = searchParameter(type, code, own)
-  return parameter === undefined ? [] : referenceWalks(type, parameter).roots
 }
 
 /** Reference parameters covered by `*` of an include: those of standard elements. */
@@ -108,18 +98,12 @@ export function referenceParameters(type: string, own?: OwnParameters): readonly
     .map(({ code }) => code)
 }
 
-interface Walks {
-  readonly walks: readonly Walk<Set<string>>[]
-  readonly roots: readonly string[] | undefined
-}
+const compiled = new WeakMap<SearchParameter, readonly Walk<Set<string>>[]>()
 
-const compiled = new WeakMap<SearchParameter, Walks>()
-
-function referenceWalks(type: string, parameter: SearchParameter): Walks {
+function referenceWalks(type: string, parameter: SearchParameter): readonly Walk<Set<string>>[] {
   const known = compiled.get(parameter)
   if (known !== undefined) return known
-  const legs = parameterLegs(type, parameter)
-  const walks = legs.map((leg) =>
+  const walks = parameterLegs(type, parameter).map((leg) =>
     leg.bind<Set<string>>((value, found) => {
       const literal = extractTarget(leg.type, value)?.literal
       if (literal === undefined) return
@@ -127,10 +111,8 @@ function referenceWalks(type: string, parameter: SearchParameter): Walks {
       found.add(whole?.startsWith(`${literal}/_history/`) ? whole : literal)
     }),
   )
-  const roots = legs.flatMap(({ root }) => root ?? [])
-  const found = { walks, roots: roots.length < legs.length ? undefined : roots }
-  compiled.set(parameter, found)
-  return found
+  compiled.set(parameter, walks)
+  return walks
 }
 
 /** References that need the FHIRPath engine are searchable by key, but not included. */

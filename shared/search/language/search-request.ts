@@ -9,18 +9,51 @@ export interface Refusal {
 }
 
 export interface CriteriaScope {
-  readonly fhirUrl: string | undefined
+  readonly fhirUrls: readonly string[]
   readonly own: OwnParameters | undefined
   /** Number of join ends so far: a chain over an untyped reference has one per type. */
   joins: number
 }
 
+/** The modifiers of each parameter type; a reference has resource types as well. */
+export const MODIFIERS = {
+  token: ['not', 'missing', 'text', 'of-type', 'contains', 'in', 'not-in', 'above', 'below'],
+  reference: ['identifier', 'not', 'missing', 'above', 'below'],
+  string: ['exact', 'contains', 'text', 'not', 'missing'],
+  date: ['missing'],
+  number: ['missing'],
+  quantity: ['missing'],
+  uri: ['above', 'below', 'contains', 'missing'],
+  composite: [],
+  special: [],
+} as const satisfies Readonly<Record<SearchParamType, readonly string[]>>
+
+/** Modifiers without a name in queries: `ew` (ends with) and `po` (periods overlap) of a `_filter`. */
+interface OtherModifiers extends Readonly<Record<SearchParamType, string>> {
+  readonly token: never
+  readonly reference: ResourceTypeModifier
+  readonly string: 'ew'
+  readonly date: 'po'
+  readonly number: never
+  readonly quantity: never
+  readonly uri: never
+  readonly composite: never
+  readonly special: never
+}
+
+type Capital =
+  | Uppercase<'a' | 'b' | 'c' | 'd' | 'e' | 'f' | 'g' | 'h' | 'i' | 'j' | 'k' | 'l' | 'm'>
+  | Uppercase<'n' | 'o' | 'p' | 'q' | 'r' | 's' | 't' | 'u' | 'v' | 'w' | 'x' | 'y' | 'z'>
+export type ResourceTypeModifier = `${Capital}${string}`
+
 /** One `name:modifier=a,b` of a query; values are OR-ed. */
-export interface Condition {
+export type Condition = { readonly [T in SearchParamType]: ConditionOf<T> }[SearchParamType]
+
+/** Its modifier is a union, so that no function that compiles one can forget a modifier. */
+export interface ConditionOf<T extends SearchParamType> {
   readonly code: string
-  readonly type: SearchParamType
-  /** A modifier or resource type; in a `_filter` also `ew` (ends with) and `po` (periods overlap). */
-  readonly modifier: string | undefined
+  readonly type: T
+  readonly modifier: (typeof MODIFIERS)[T][number] | OtherModifiers[T] | undefined
   /** Not empty, without duplicates, still escaped; parse with values.ts. */
   readonly values: readonly string[]
   /** Expanded codes of `:in`, `:not-in`, `:above` and `:below` of a token. */
@@ -48,12 +81,12 @@ export interface JoinEnd {
 }
 
 /** Membership in a standard compartment. https://hl7.org/fhir/R4/compartmentdefinition.html */
-export interface Membership {
+interface Membership {
   readonly kind: 'compartment'
   readonly reference: string
 }
 
-export interface Group {
+interface Group {
   readonly kind: 'and' | 'or'
   readonly criteria: readonly Criterion[]
 }
@@ -111,14 +144,14 @@ export function isCondition(criterion: Criterion): criterion is Condition {
 
 type Leaf = Exclude<Criterion, Group | Negation>
 
-export function leavesOf(criterion: Criterion): readonly Leaf[] {
+export function listLeaves(criterion: Criterion): readonly Leaf[] {
   if (isCondition(criterion)) return [criterion]
   switch (criterion.kind) {
     case 'not':
-      return leavesOf(criterion.criterion)
+      return listLeaves(criterion.criterion)
     case 'and':
     case 'or':
-      return criterion.criteria.flatMap(leavesOf)
+      return criterion.criteria.flatMap(listLeaves)
     default:
       return [criterion]
   }
@@ -130,7 +163,7 @@ export function someLeaf(
   criterion: Criterion,
   test: (leaf: Leaf, type: string) => boolean,
 ): boolean {
-  return leavesOf(criterion).some(
+  return listLeaves(criterion).some(
     (leaf) =>
       test(leaf, type) ||
       ('ends' in leaf && leaf.ends.some((end) => someLeaf(end.type, end.criterion, test))),
@@ -158,13 +191,18 @@ export async function mapLeaves(
 
 /** True for a condition whose codes must be expanded by the terminology service. */
 export function asksForCodes(leaf: Criterion): boolean {
-  return isCondition(leaf) && leaf.type === 'token' && LISTING.has(leaf.modifier)
+  return isCondition(leaf) && leaf.type === 'token' && CODE_LIST_MODIFIERS.has(leaf.modifier)
 }
 
-const LISTING: ReadonlySet<string | undefined> = new Set(['in', 'not-in', 'above', 'below'])
+export const CODE_LIST_MODIFIERS: ReadonlySet<string | undefined> = new Set([
+  'in',
+  'not-in',
+  'above',
+  'below',
+])
 
 export function testedCodes(type: string, criterion: Criterion): readonly string[] {
-  return leavesOf(criterion).flatMap((leaf) => {
+  return listLeaves(criterion).flatMap((leaf) => {
     if (isCondition(leaf)) {
       if (leaf.code !== '_compartment') return [leaf.code]
       return leaf.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
@@ -181,3 +219,8 @@ export function compartmentCodes(type: string, reference: string): readonly stri
   const codes = meant.flatMap((name) => compartmentParams(name, type))
   return codes.filter((code) => code !== '{def}')
 }
+
+/** Parameters available in Projects with the setting `fullTextSearch`. */
+export const WORDS: readonly string[] = ['_content', '_text']
+
+export const isOfWords = (code: string): boolean => WORDS.includes(code)

@@ -1,5 +1,6 @@
 /** Parses a query string to a SearchRequest. https://hl7.org/fhir/R4/search.html */
 import { badRequest, notSupported, tooCostly, withExpression } from '../../core/errors.ts'
+import { singleValue } from '../../core/query.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { readCriterion, readyParameter } from './criteria.ts'
@@ -16,7 +17,7 @@ interface SearchOptions {
   /** `Prefer: handling=`; strict refuses unknown parameters. Absent: strict. */
   readonly handling?: 'strict' | 'lenient'
   /** Base of the server's absolute references, `https://host/fhir/R4/`. */
-  readonly fhirUrl?: string
+  readonly fhirUrls?: readonly string[]
   readonly own?: OwnParameters | undefined
 }
 
@@ -51,7 +52,7 @@ export function parseSearch(
   const includes = new Map<string, Include>()
   const ignored: Ignored[] = []
   const { own } = options
-  const scope = { fhirUrl: options.fhirUrl, own, joins: 0 }
+  const scope = { fhirUrls: options.fhirUrls ?? [], own, joins: 0 }
   const refuse = ({ reason }: Refusal, name: string, value: string) => {
     if (!isLenient) throw reason
     ignored.push({ name, value, text: reason.message })
@@ -123,21 +124,21 @@ const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 
 type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>
 
-/** The last of a repeated parameter wins; `_sort` and element lists accumulate. */
+/** `_sort` and element lists accumulate; the other parameters may be given once. */
 function readPaging(type: string, query: URLSearchParams, own: OwnParameters | undefined): Paging {
-  const offset = readOffset(last(query, '_offset'))
-  const cursor = last(query, '_cursor')
+  const offset = readOffset(singleValue(query, '_offset'))
+  const cursor = singleValue(query, '_cursor')
   if (cursor !== undefined && query.has('_offset')) {
     throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
   const elements = [...lists(query, '_elements'), ...lists(query, '_fields')]
   return {
     sort: readSort(type, lists(query, '_sort'), own),
-    count: readCount(last(query, '_count')),
+    count: readCount(singleValue(query, '_count')),
     offset,
     cursor,
-    total: readTotal(last(query, '_total')),
-    summary: readSummary(last(query, '_summary')),
+    total: readTotal(singleValue(query, '_total')),
+    summary: readSummary(singleValue(query, '_summary')),
     elements: elements.length === 0 ? undefined : elements,
   }
 }
@@ -179,6 +180,7 @@ function readSort(
   for (const name of names) {
     const descending = name.startsWith('-')
     const code = descending ? name.slice(1) : name
+    if (code === '') throw badRequest('A sort rule needs a search parameter', '_sort')
     const parameter = readyParameter(type, code, own, '_sort')
     if (parameter?.expression === undefined && code !== '_score') {
       throw badRequest(`Unknown search parameter: ${code}`, '_sort')
@@ -189,10 +191,6 @@ function readSort(
     if (!rules.has(code)) rules.set(code, { code, descending })
   }
   return [...rules.values()]
-}
-
-function last(query: URLSearchParams, name: string): string | undefined {
-  return query.getAll(name).findLast((value) => value !== '')
 }
 
 function lists(query: URLSearchParams, name: string): string[] {

@@ -4,7 +4,7 @@ import { resourceTypes } from '../../fhir/definitions.ts'
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { parseDate } from '../../fhir/values.ts'
 
-export type Prefix = 'eq' | 'ne' | 'gt' | 'lt' | 'ge' | 'le' | 'sa' | 'eb' | 'ap'
+type Prefix = 'eq' | 'ne' | 'gt' | 'lt' | 'ge' | 'le' | 'sa' | 'eb' | 'ap'
 
 export interface TokenValue {
   /** Any system when undefined; `''` for no system. */

@@ -27,12 +27,10 @@ import {
 } from '../predicates/query.ts'
 import {
   byIds,
-  COLUMNS,
-  type IndexScan,
   idsSql,
   indexScan,
   indexScanSql,
-  intersectRanges,
+  KEY_COLUMNS,
   splitIndexJoin,
   testedSql,
   type Walk,
@@ -41,7 +39,7 @@ import {
   walkThenFallbackSql,
 } from '../predicates/scan-sql.ts'
 
-const MIN_WALK = 2000
+export const MIN_WALK = 2000
 const MAX_WALK = 20_000
 const MAX_IDS = 5000
 /** Types with fewer rows are read to the end; a single-path statement runs faster. */
@@ -55,6 +53,10 @@ const PATIENCE = 4
 /** Rows walked per wanted row without statistics: fills a page of a key that one row in 20 holds. */
 const UNKNOWN_PATIENCE = 20
 const FEW_KEYS = 200
+/** With fewer matching targets, their keys are read at once. */
+const MIN_PROBED = 1000
+/** Matches need not be spread evenly along the walk. */
+const SPREAD = 2
 
 /**
  * Returns the cheapest applicable path:
@@ -86,14 +88,14 @@ export function isPlannedOnce({ predicates, order, score }: Query): boolean {
   return predicates.every(hasStablePlan)
 }
 
-const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
-const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
+export const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
+export const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
   predicates.some(({ kind }) => kinds.includes(kind))
 /** A path that counts first avoids both common keys and endless walks. */
 const counted = (_query: Query, { rows, limit }: PlannerStats) =>
   Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
-const keys: AccessPath = {
+export const keys: AccessPath = {
   name: 'keys',
   fits: (query) => !isOne(query) || has(query, 'keys', 'narrow'),
   cost: ({ predicates }, stats) => {
@@ -207,8 +209,12 @@ const join: AccessPath = {
     )
     const [first] = joins
     if (first === undefined) throw new Error('There is nothing to join')
+    const probing = planProbes(query, first, stats)
     return walkThenFallbackSql(query, most, bind, {
-      with: [`j as materialized (select ${first.keys(bind)} as k)`],
+      with: [
+        `j as materialized (select ${first.keys(bind)} as k)`,
+        ...(probing ? [`m as materialized (select ${probing.isMany(bind)} as is_many)`] : []),
+      ],
       walk: joinWalk(query, joins, stats, bind),
       rest: joinedSql(query, first, most, bind),
     })
@@ -216,6 +222,8 @@ const join: AccessPath = {
 }
 
 const FOUND = '(select k from j)'
+const PROBED = '(select is_many from m)'
+
 function joinWalk(
   query: Query,
   joins: readonly JoinPredicate[],
@@ -235,26 +243,63 @@ function joinWalk(
     return { cap: many.walk.rows, when, ...splitIndexJoin(query.predicates, query, bind) }
   }
   const few = fewKeys(query, many, stats)
-  if (few >= FEW_KEYS) return undefined
-  const isMany = `cardinality(${FOUND}) > ${bind(few, 'int')}`
-  return { cap: MIN_WALK, when: isMany, tested: query.predicates.map(tested) }
+  const isMany = few < FEW_KEYS ? `cardinality(${FOUND}) > ${bind(few, 'int')}` : 'false'
+  const probing = first && planProbes(query, first, stats)
+  if (probing === undefined) {
+    if (few >= FEW_KEYS) return undefined
+    return { cap: MIN_WALK, when: isMany, tested: query.predicates.map(tested) }
+  }
+  const probed = (predicate: Predicate) =>
+    predicate === first
+      ? `case when ${PROBED} then ${probing.test(bind)} else ${tested(predicate)} end`
+      : tested(predicate)
+  return {
+    cap: probing.cap,
+    when: `(${PROBED} or ${isMany})`,
+    tested: query.predicates.map(probed),
+  }
+}
+
+/** Undefined unless a walk fills the page when enough targets of the chain match. */
+function planProbes(query: Query, first: JoinPredicate, stats: PlannerStats) {
+  const { limit, statistics } = stats
+  const probes = first.fanOut?.(statistics).probes
+  if (probes === undefined) return undefined
+  const share = matchingShare(query, stats)
+  const cap = clamped(MIN_WALK / share)
+  const matches = Math.max(MIN_PROBED, (probes.targets * limit * SPREAD) / (cap * share))
+  if (matches > probes.targets) return undefined
+  return { cap, test: probes.test, isMany: probes.isMany(Math.round(matches)) }
 }
 
 export function fewKeys(query: Query, many: FanOut, stats: PlannerStats): number {
   const { rows, limit } = stats
-  const share = estimateAllMatches(query.predicates, stats) / Math.max(rows, 1)
-  return Math.ceil(rareBelow(rows, limit) / many.matchingRows(rows) / share)
+  return Math.ceil(rareBelow(rows, limit) / many.matchingRows(rows) / matchingShare(query, stats))
+}
+
+function matchingShare({ predicates }: Query, stats: PlannerStats): number {
+  return estimateAllMatches(predicates, stats) / Math.max(stats.rows, 1)
 }
 
 function joinedSql(query: Query, first: JoinPredicate, most: string, bind: Bind): string {
-  return `select * from (${joinedRows(query, first, { columns: COLUMNS, most }, bind)}) r
+  return `select * from (${joinedRows(query, first, { columns: KEY_COLUMNS, most }, bind)}) r
     order by ${orderSql(query.order, 'r')} limit ${most}`
 }
 
-type Rows = { readonly columns: string; readonly most: string | undefined }
+interface Rows {
+  readonly columns: string
+  readonly most: string | undefined
+  /** More keys are tested on every row; by default so many that a page of a walk costs less. */
+  readonly mostKeys?: string
+}
 
 /** Finds rows by the join keys if there are few, otherwise in order. A row may hold several of the keys. */
-function joinedRows(query: Query, first: JoinPredicate, { columns, most }: Rows, bind: Bind) {
+export function joinedRows(
+  query: Query,
+  first: JoinPredicate,
+  { columns, most, mostKeys }: Rows,
+  bind: Bind,
+) {
   const { project, typeNumbers, order, after } = query
   const others = query.predicates.filter((predicate) => predicate !== first)
   const tested = others.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
@@ -266,7 +311,7 @@ function joinedRows(query: Query, first: JoinPredicate, { columns, most }: Rows,
     first.check(FOUND, true),
     ...others.map((predicate) => testedSql(predicate, bind)),
   ]
-  const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind))
+  const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind), mostKeys)
   return `select distinct * from (${few}) a union all select ${columns} from (${many}) r`
 }
 
@@ -290,7 +335,7 @@ const walk: AccessPath = {
     }
     const even = (limit * rows) / Math.max(matches, 1)
     const cap = isKnown
-      ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches))
+      ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches), isInRange(query) ? 0 : matches)
       : Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK)
     return walkThenFallbackSql(query, most, bind, {
       with: [],
@@ -333,65 +378,14 @@ function planWalk(
     : { cap, ...splitIndexJoin(predicates, query, bind) }
 }
 
-/** Selects the rows to count, or a column of them. With rare keys, the other tests run per row. */
-export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column = '1'): string {
-  const { predicates } = query
-  const rows = (found: IndexScan, testSql: typeof testedSql) =>
-    rowsSql(found, testSql, bind, column)
-  if (has(query, 'keys', 'narrow')) {
-    const isFew = keys.cost(query, stats) <= rareBelow(stats.rows, MIN_WALK)
-    return isFew ? rows(indexScan(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
-  }
-  const ids = predicates.filter((predicate) => predicate.kind === 'ids')
-  if (ids.length > 0) {
-    const others = predicates.filter(({ kind }) => kind !== 'ids')
-    return rows(byIds({ ...query, predicates: others }, stats, idsSql(ids, bind), bind), testedSql)
-  }
-  const first = predicates.find((predicate) => predicate.kind === 'join')
-  if (first !== undefined && isOne(query)) {
-    return `with j as materialized (select ${first.keys(bind)} as k)
-      select ${column} from (${joinedRows(query, first, { columns: 'r.id', most: undefined }, bind)}) r`
-  }
-  const start = intersectRanges(predicates, 'd_lo').isBounded ? 'd_lo' : 'id'
-  const order = { column: start, descending: false } as const
-  const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
-  return rows({ from, conditions: [], others: predicates }, testedSql)
-}
-
-function manyRowsSql(query: Query, bind: Bind, column: string): string {
-  const found = indexScan(query, bind)
-  const others = found.others.flatMap(
-    (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
-  )
-  const joins = others.filter(
-    (predicate) => predicate.kind === 'join' && !query.predicates.includes(predicate),
-  )
-  const names = new Map(joins.map((predicate, i) => [predicate, `j${i}`]))
-  const named = joins.flatMap((predicate) => {
-    if (predicate.kind !== 'join') return []
-    return `${names.get(predicate)} as materialized (select ${predicate.keys(bind)} as k)`
-  })
-  const tested = (predicate: Predicate) => {
-    const name = names.get(predicate)
-    const isNamed = predicate.kind === 'join' && name !== undefined
-    return isNamed ? predicate.check(`(select k from ${name})`, true) : testedSql(predicate, bind)
-  }
-  const first = named.length === 0 ? '' : `with ${named.join(', ')} `
-  return `${first}${rowsSql({ ...found, others }, tested, bind, column)}`
-}
-
-function rowsSql(
-  { from, conditions, others }: IndexScan,
-  testSql: (predicate: Predicate, bind: Bind) => string,
-  bind: Bind,
-  column: string,
-): string {
-  const tested = others.map((predicate) => `(${testSql(predicate, bind)}) is true`)
-  return `select ${column} from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
-}
-
 export const ACCESS_PATHS: readonly AccessPath[] = [keys, ids, dates, join, walk]
 
-function clamped(cap: number): number {
-  return Math.round(Math.min(Math.max(cap, MIN_WALK), MAX_WALK))
+/** True when an index of dates narrows the matches of the keys. */
+function isInRange({ predicates }: Query): boolean {
+  return predicates.some((predicate) => predicate.kind === 'date' && predicate.begins !== undefined)
+}
+
+/** If more `matches` are to be fetched after it, a longer walk is still a small part of the cost. */
+function clamped(cap: number, matches = 0): number {
+  return Math.round(Math.min(Math.max(cap, MIN_WALK), Math.max(MAX_WALK, matches)))
 }

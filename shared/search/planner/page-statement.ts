@@ -2,14 +2,14 @@
 
 import { tooCostly } from '../../core/errors.ts'
 import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
-import { BARE_COLUMNS } from '../../store/rows/recent.ts'
+import { BARE_COLUMNS } from '../../store/rows/newest.ts'
 import { versionColumns, withVersions } from '../../store/rows/rows.ts'
 import { orderSql } from '../predicates/order.ts'
-import type { SortedRow } from '../predicates/position.ts'
 import { CHUNK, hasStablePlan, scopeSql } from '../predicates/predicate.ts'
-import type { PlannedQuery, PlannerStats, Query } from '../predicates/query.ts'
+import type { PlannedQuery, PlannerStats, Query, SortedRow } from '../predicates/query.ts'
 import { hideFromPlanner, indexScanSql } from '../predicates/scan-sql.ts'
-import { countedSql, fewKeys, isPlannedOnce } from './access-paths.ts'
+import { fewKeys, isPlannedOnce } from './access-paths.ts'
+import { countedSql, countSql } from './counted.ts'
 import { sortedSql } from './sorted.ts'
 
 const MAX_BINDINGS = 65_535
@@ -52,7 +52,10 @@ export function fewKeysStatement(
     others: predicates.filter((predicate) => predicate !== first),
   }
   const rows = indexScanSql(query, found, bind(limit, 'int'), bind)
-  const nulls = shownColumns(isBare).replaceAll(/[^,]+/g, 'null')
+  const nulls = shownColumns(isBare)
+    .split(',')
+    .map(() => 'null')
+    .join()
   const text = `with j as materialized (select array(${first.some(bind)} limit ${few} + 1) as k)
     (${shownSql([{ query }], rows, isBare, bind)})
     union all select null, ${nulls} from j where cardinality(k) > ${few}`
@@ -138,19 +141,33 @@ function rowsSql(planned: PlannedQuery, most: string, bind: Bind): string {
 
 const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
 
+interface CountLimits {
+  /** Matches to count; undefined: all. */
+  readonly max?: number | undefined
+  /** Rows to walk for a join, or as many lookups as take the time; more are estimated. Unused with `max`. */
+  readonly work?: number
+}
+
+/** Selects a Total: the rows of all queries. */
 export function countedStatement(
   queries: readonly { readonly query: Query; readonly facts: PlannerStats }[],
-  max: number | undefined,
+  { max, work = Infinity }: CountLimits = {},
 ): Statement {
   const { bind, statement } = statementBuilder()
   const isKept = queries.every(({ query }) => query.predicates.every(hasStablePlan))
   const valueBind = isKept ? hideFromPlanner(bind) : bind
-  const rows = queries.map(({ query, facts: stats }) =>
-    countedSql({ ...query, order: BY_ID, after: undefined }, stats, valueBind),
-  )
-  const all = rows.map((sql) => `(${sql})`).join(' union all ')
-  const capped = max === undefined ? all : `${all} limit ${bind(max, 'int')}`
-  return { ...statement(capped), isPreparable: isKept }
+  const each = queries.map(({ query, facts }) => {
+    const unordered = { ...query, order: BY_ID, after: undefined }
+    return max === undefined
+      ? `(${countSql(unordered, facts, work, valueBind)})`
+      : `(${countedSql(unordered, facts, valueBind)})`
+  })
+  const all = each.join(' union all ')
+  const text =
+    max === undefined
+      ? `select sum(c), bool_or(e) from (${all}) r(c, e)`
+      : `select count(*), false from (${all} limit ${bind(max, 'int')}) r`
+  return { ...statement(text), isPreparable: isKept }
 }
 
 function statementBuilder() {

@@ -6,7 +6,6 @@ import type { Principal } from '../../access/principal.ts'
 import { linkedProjects } from '../../access/project-context.ts'
 import { badRequest, forbidden } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { isOfWords } from '../../fhir/searched-text.ts'
 import { UCUM } from '../../fhir/values.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { projectKey, type StoreContext } from '../../store/rows/context.ts'
@@ -14,13 +13,13 @@ import {
   type Condition,
   type Criterion,
   isCondition,
+  isOfWords,
   type SearchRequest,
 } from '../language/search-request.ts'
 import { unescapeValue } from '../language/values.ts'
-import { compilePredicate } from '../predicates/conditions.ts'
+import { compilePredicate } from '../predicates/compile.ts'
 import { otherCodesPredicate } from '../predicates/dictionary.ts'
 import { readCursor, reversed } from '../predicates/order.ts'
-import type { Order, Position } from '../predicates/position.ts'
 import {
   codesRead,
   type IdsPredicate,
@@ -29,17 +28,18 @@ import {
   probeSql,
   type SearchScope,
 } from '../predicates/predicate.ts'
+import type { Order, Position } from '../predicates/query.ts'
 import {
   estimateMatches,
-  factsOf,
   type PlannedQuery,
   type Query,
   rareBelow,
+  toPlannerStats,
 } from '../predicates/query.ts'
 import { scoreSql } from '../predicates/texts.ts'
 import { chooseAccessPath } from './access-paths.ts'
 
-export interface Prepared {
+interface Prepared {
   /** The Principal's or the named Project, then linked ones; empty: nothing is visible. */
   readonly projects: readonly number[]
   readonly after: Position | undefined
@@ -72,7 +72,7 @@ export async function prepare(
   const wanted = await Promise.all(
     projects.map(async (project) => {
       const shared = requests.filter(({ type }) => isShared(principal, project, type))
-      const units = await unitsOf(store, project, shared)
+      const units = await findUnits(store, project, shared)
       return compileRequests(store, principal, { project, units, requests: shared })
     }),
   )
@@ -89,7 +89,7 @@ export function planQuery(
   { statistics }: Pick<StoreContext, 'statistics'>,
   query: Query,
 ): PlannedQuery {
-  return chooseAccessPath(query, factsOf(statistics, query))
+  return chooseAccessPath(query, toPlannerStats(statistics, query))
 }
 
 type CompiledRequest = Pick<
@@ -262,12 +262,12 @@ async function namedProjects(
   const [id, second] = ids
   if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
   if (named.some((others) => others[0] !== id)) return []
-  const found = await store.tenants.projectNumber(store.connection, store.keys.rowId('Project', id))
+  const found = await store.projectNumber(store.connection, store.keys.rowId('Project', id))
   return found === undefined ? [] : [found]
 }
 
 /** One small statement, run only when a condition uses a UCUM unit. */
-export async function unitsOf(
+export async function findUnits(
   { connection, keys }: Pick<StoreContext, 'connection' | 'keys'>,
   project: number,
   requests: readonly Pick<SearchRequest, 'conditions'>[],

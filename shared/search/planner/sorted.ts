@@ -4,15 +4,18 @@
  * side table and form a separate run, last ascending, first descending.
  */
 import type { Bind } from '../../postgres/statement.ts'
-import type { Order } from '../predicates/position.ts'
+import { afterTermsSql, termOrderSql } from '../predicates/order.ts'
 import {
   fewSql,
+  foundBySql,
   isByKeys,
+  type KeysPredicate,
   oneRowSql,
   type Predicate,
   predicateSql,
   scopeSql,
 } from '../predicates/predicate.ts'
+import type { Order } from '../predicates/query.ts'
 import {
   estimateMatches,
   type PlannedQuery,
@@ -20,10 +23,9 @@ import {
   type Query,
   rareBelow,
 } from '../predicates/query.ts'
-import { COLUMNS, testedSql } from '../predicates/scan-sql.ts'
-import { afterTermsSql, termOrderSql } from '../predicates/sort-cursor.ts'
+import { KEY_COLUMNS, testedSql } from '../predicates/scan-sql.ts'
 import type { Side, Term } from '../predicates/sort-terms.ts'
-import { countedSql } from './access-paths.ts'
+import { countedSql } from './counted.ts'
 
 /** Side table rows walked per match at the point where sorting all matches costs the same. */
 const PATIENCE = 4
@@ -76,7 +78,7 @@ function allSorted({ query, accessPath }: PlannedQuery, most: string, bind: Bind
 /** `offset 0` keeps PostgreSQL from looking up a value twice. */
 function sortedRows(query: Query, from: string, most: string, bind: Bind): string {
   const { order, after } = query
-  const rows = `select ${COLUMNS}, ${valuesSql(query, 0, bind)} from ${from} offset 0`
+  const rows = `select ${KEY_COLUMNS}, ${valuesSql(query, 0, bind)} from ${from} offset 0`
   const rest = after === undefined ? '' : ` where ${afterTermsSql(order, after, bind)}`
   return `select * from (${rows}) r${rest} order by ${orderBy(order)} limit ${most}`
 }
@@ -205,8 +207,8 @@ function valueRows(walk: Walk, { bound, cap, when }: Values): string {
       ? ''
       : ` and ${afterTermsSql(order, after, bind)}`
   const names = ['s0', ...order.terms.slice(1).map((_, i) => `s${i + 1}`)].join(', ')
-  return `select ${COLUMNS}, ${names} from (select r.*, s.v as s0 from (${rows}) s
-    cross join lateral (select ${COLUMNS}${others} from resource r where ${where} offset 0) r) r
+  return `select ${KEY_COLUMNS}, ${names} from (select r.*, s.v as s0 from (${rows}) s
+    cross join lateral (select ${KEY_COLUMNS}${others} from resource r where ${where} offset 0) r) r
     where ${when}${rest}`
 }
 
@@ -228,7 +230,7 @@ function sideOrder({ first, part: planned }: Walk): string {
   return `s.v${first.descending ? ' desc' : ''}, s.id${descending ? ' desc' : ''}`
 }
 
-/** `m`: rows without a value, by absence key if any, otherwise by probing the first rows, then comparing all ids. */
+/** `m`: rows without a value. Unless they are rare, first among the first rows; then by absence key if any, or all ids. */
 function missingRows(walk: Walk, when: string): readonly string[] {
   const { part: planned, first, side, most, bind } = walk
   const { query, stats } = planned
@@ -243,34 +245,41 @@ function missingRows(walk: Walk, when: string): readonly string[] {
       : [`r.id ${order.descending ? '<' : '>'} ${bind(place.id, 'uuid')}`]
   const tested = predicates.map((predicate) => `(${testedSql(predicate, bind)}) is true`)
   const sorted = (from: string, where: readonly string[]) =>
-    `select * from (select ${COLUMNS}, ${values.join(', ')} from ${from}
+    `select * from (select ${KEY_COLUMNS}, ${values.join(', ')} from ${from}
       where ${where.join(' and ')} offset 0) r ${rest} order by ${orderBy(order)} limit ${most}`
+  // PostgreSQL rejects unused parameters.
+  const scope = () => [...scopeSql(project, typeNumbers, bind, false), ...behind]
   const absent = stats.statistics.isIndexed ? side.absent(project) : undefined
-  if (absent !== undefined) {
-    const held = [
-      `r.keys @> array[${bind(absent, 'bigint')}]`,
+  const key: KeysPredicate | undefined =
+    absent === undefined ? absent : { kind: 'keys', any: [absent] }
+  const byKey = (found: KeysPredicate, isWanted: string) => {
+    const keys = predicates.filter((predicate) => predicate.kind === 'keys')
+    return sorted('resource r', [
+      isWanted,
+      ...foundBySql([found, ...keys], bind),
       ...scopeSql(project, typeNumbers, bind, true),
-      ...behind.map((sql) => `(${sql}) is true`),
-    ]
-    return [`m as materialized (${sorted('resource r', [when, ...held, ...tested])})`]
+      ...[...behind, ...tested].map((sql) => `(${sql}) is true`),
+    ])
   }
-  const scope = [...scopeSql(project, typeNumbers, bind, false), ...behind]
-  const ids = `select r.id from resource r where ${scope.join(' and ')}
-    except select s.id from (${side.rows(project, bind)}) s`
-  const all = (isWanted: string) =>
-    sorted(
-      `(${ids}) x cross join lateral (select * from resource r
-      where ${[...scope, 'r.id = x.id'].join(' and ')} offset 0) r`,
-      [isWanted, ...tested],
-    )
-  if (!isSingle) return [`m as materialized (${all(when)})`]
+  const byIds = (isWanted: string) => {
+    const where = scope()
+    const ids = `select r.id from resource r where ${where.join(' and ')}
+      except select s.id from (${side.rows(project, bind)}) s`
+    const row = `select * from resource r where ${[...where, 'r.id = x.id'].join(' and ')} offset 0`
+    return sorted(`(${ids}) x cross join lateral (${row}) r`, [isWanted, ...tested])
+  }
+  const all = (isWanted: string) => (key === undefined ? byIds(isWanted) : byKey(key, isWanted))
+  const isRare = key !== undefined && estimateMatches(stats.statistics, key) <= PROBED
+  if (!isSingle || isRare) return [`m as materialized (${all(when)})`]
+  const isMissing =
+    key === undefined ? side.isMissing(project, bind) : predicateSql(key, bind, true)
   const direction = order.descending ? ' desc' : ''
-  const probed = `select r.* from resource r where ${scope.join(' and ')}
+  const probed = `select r.* from resource r where ${scope().join(' and ')}
     order by r.project${direction}, r.type${direction}, r.id${direction} limit ${PROBED}`
   const isFilled = `(select count(*) from p) >= ${most}`
   return [
-    `p as materialized (select ${COLUMNS}, ${values.join(', ')} from (${probed}) r
-      where ${[when, ...tested, side.isMissing(project, bind)].join(' and ')} limit ${most})`,
+    `p as materialized (select ${KEY_COLUMNS}, ${values.join(', ')} from (${probed}) r
+      where ${[when, ...tested, isMissing].join(' and ')} limit ${most})`,
     `m as materialized (select * from p where ${isFilled} union all
       select * from (${all(`not (${isFilled}) and ${when}`)}) a)`,
   ]

@@ -1,5 +1,7 @@
 /** Composite parameters: all values of one element, from the rows of composite-plan.ts. */
+
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { Condition } from '../language/search-request.ts'
@@ -134,9 +136,10 @@ function rowsSql(
       ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
       : parameterSql(alias, ps, bind)
-    const scope = `${alias}.project = ${project} and ${isOfParameter}`
     // For a known row, only the id should use an index.
-    const test = isRow ? `(${scope}) is true` : scope
+    const test = isRow
+      ? dialect.projectEquals(alias, project, isOfParameter)
+      : `${alias}.project = ${project} and ${isOfParameter}`
     return {
       from: `${table} ${alias}${same}`,
       test,

@@ -3,13 +3,15 @@
  * converts one side to the other in SQL. Unrelated keys become random 64-bit numbers and match nothing. Each end is
  * read with the Principal's visibility.
  */
+
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
+import { CANONICAL_KEY } from '../../store/index/derivation.ts'
 import { isCanonicalParameter, plannedParameter } from '../../store/index/index-plan.ts'
-import { REMOVED_KEY } from '../../store/index/rows.ts'
+import { REMOVED_KEY } from '../../store/index/keys.ts'
 import type { KeyStatistics } from '../../store/index/statistics.ts'
-import { CANONICAL_KEY } from '../../store/index/type-constants.ts'
 import { type Criterion, isCondition, type Join } from '../language/search-request.ts'
 import {
   alternativeSql,
@@ -24,7 +26,6 @@ import {
   type Matches,
   oneRowSql,
   type Predicate,
-  predicateSql,
   type SearchScope,
   whereSql,
   widestReadScope,
@@ -32,16 +33,20 @@ import {
 import { estimateMatches, estimateSelectivity } from './query.ts'
 import { walkSql } from './scan-sql.ts'
 
-/** More keys on one side of a join are 400 too-costly. */
-const MAX_KEYS = 50_000
+/** More keys on one side of a join are 400 too-costly. For `_has`, all references of a row are keys: an Observation has four. */
+const MAX_KEYS = { chain: 50_000, has: 200_000 } as const
 /** Just below the largest PostgreSQL int. */
 const UNLIMITED = 2_000_000_000
 
 type CompilePredicate = (scope: SearchScope, criterion: Criterion) => Predicate
 
 /** Errors: 400 for a join between the registry and a Project, which only searches resolve beforehand. */
-export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePredicate): Predicate {
-  const byId = referenceTest(scope, join, testOf)
+export function joinPredicate(
+  scope: SearchScope,
+  join: Join,
+  compile: CompilePredicate,
+): Predicate {
+  const byId = chainToIdPredicate(scope, join, compile)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
     const codes = codesRead(type, criterion, scope.own)
@@ -58,7 +63,7 @@ export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePre
     throw notSupported(`Filters and criteria cannot join ${types}`, join.code)
   }
   const parts = sides.flatMap(({ inner, criterion }) => {
-    const predicate = testOf(inner, criterion)
+    const predicate = compile(inner, criterion)
     const links =
       join.kind === 'chain'
         ? joinLinks(scope, scope.type, join.code, inner.type)
@@ -72,9 +77,9 @@ export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePre
   const predicate: JoinPredicate = {
     kind: 'join',
     ...(scope.isPolicy ? {} : { some }),
-    keys: (bind) => {
+    keys: (bind, mostKeys = MAX_KEYS[join.kind]) => {
       const found = some(bind)
-      const most = bind(scope.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
+      const most = bind(scope.isPolicy ? UNLIMITED : mostKeys, 'int')
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
@@ -106,7 +111,8 @@ function isCommon(
 
 /** For `_has`: when most rows of the other side match, a short walk fills the page. */
 function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> {
-  const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
+  const probe = (bind: Bind) =>
+    `(${parts.map((part) => probeSideSql(false, part, bind)).join(' or ')})`
   const rows = (statistics: Matches) => {
     const matches = parts.map(({ test: predicate }) =>
       predicate.kind === 'keys' ? estimateMatches(statistics, predicate) : 0,
@@ -124,24 +130,32 @@ function estimateFanOut(
   statistics: KeyStatistics,
 ): FanOut {
   const ends = parts.map(({ inner }) => [inner.project, typeNumber(inner.type)] as const)
+  const counting = (matches: number) => (bind: Bind) => {
+    const rows = parts.map(({ inner, test: predicate }) => `(${rowsSql(inner, predicate, bind)})`)
+    const most = bind(matches, 'int')
+    return `(select count(*) from (${rows.join(' union all ')} limit ${most} + 1) m) > ${most}`
+  }
   if (isChain) {
     const targets = ends.reduce((sum, end) => sum + statistics.typeRows(...end), 0)
-    return { matchingRows: (rows) => Math.max(1, rows / Math.max(targets, 1)) }
+    const matchingRows = (rows: number) => Math.max(1, rows / Math.max(targets, 1))
+    const isProbed = parts.every((part) => isBySelf(part) && part.test.kind !== 'join')
+    if (!isProbed || targets <= FEW_TARGETS) return { matchingRows }
+    const test = (bind: Bind) =>
+      `(${parts.map((part) => probeSideSql(true, part, bind)).join(' or ')})`
+    return { matchingRows, probes: { targets, isMany: counting, test } }
   }
   const isCounted = parts.every(({ test: predicate }) => predicate.kind === 'keys')
   const isKnown = isCounted && ends.every((end) => statistics.knows(...end))
   if (isKnown || parts.some(({ test: predicate }) => predicate.kind === 'join'))
     return { matchingRows: () => 1 }
-  const isMany = (bind: Bind) => {
-    const rows = parts.map(({ inner, test: predicate }) => `(${rowsSql(inner, predicate, bind)})`)
-    const most = bind(MANY_MATCHES, 'int')
-    return `(select count(*) from (${rows.join(' union all ')} limit ${most} + 1) m) > ${most}`
-  }
-  return { matchingRows: () => 1, walk: { isMany, rows: MANY_MATCHES / MATCHES_A_PROBE } }
+  const walk = { isMany: counting(MANY_MATCHES), rows: MANY_MATCHES / MATCHES_A_PROBE }
+  return { matchingRows: () => 1, walk }
 }
 
 /** More matching rows on the other side count as many. */
 const MANY_MATCHES = 1000
+/** Chains to fewer targets read the keys of all that match at once. */
+const FEW_TARGETS = 10_000
 
 /** For a policy: most rows of a type hold one of the keys, so rows are walked in order first. */
 function policyBounds(
@@ -149,7 +163,7 @@ function policyBounds(
   parts: readonly Side[],
 ): Pick<JoinPredicate, 'probe' | 'walk' | 'reach'> {
   const probe = (bind: Bind) =>
-    `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
+    `(${parts.map((part) => probeSideSql(isChain, part, bind)).join(' or ')})`
   const isLight = isChain && parts.every(isBySelf)
   if (!isLight) return { probe, walk: { rows: () => POLICY_WALK } }
   const share = (statistics: KeyStatistics) =>
@@ -191,10 +205,10 @@ const MOST_PROBES = 500
 /** Rows tested against keys that are computed once. */
 const POLICY_WALK = 2000
 
-function referenceTest(
+function chainToIdPredicate(
   scope: SearchScope,
   join: Join,
-  testOf: CompilePredicate,
+  compile: CompilePredicate,
 ): Predicate | undefined {
   if (join.kind !== 'chain' || isCanonicalParameter(scope.type, join.code, scope.own))
     return undefined
@@ -206,7 +220,7 @@ function referenceTest(
     values.push(...criterion.values.map((id) => `${type}/${id}`))
   }
   const { code } = join
-  return testOf(scope, { code, type: 'reference', modifier: undefined, values })
+  return compile(scope, { code, type: 'reference', modifier: undefined, values })
 }
 
 interface Link {
@@ -297,7 +311,7 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
 
 function selfSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
   const tests = [...inner.visible, predicate].map((one) => oneRowSql(one, bind))
-  const own = `(r.project = ${bind(inner.project, 'int')}) is true`
+  const own = dialect.projectEquals('r', bind(inner.project, 'int'))
   return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${[own, ...tests].join(' and ')}`
 }
 
@@ -308,7 +322,7 @@ function targetsSql({ link, inner, test: predicate }: Side, bind: Bind): string 
     on t.self = x # ${bind(link.constant, 'bigint')}`
 }
 
-function probeSql(isChain: boolean, side: Side, bind: Bind): string {
+function probeSideSql(isChain: boolean, side: Side, bind: Bind): string {
   const { link, inner, test: predicate, removed } = side
   const c = bind(link.constant, 'bigint')
   if (isChain && isBySelf(side)) {
@@ -322,9 +336,10 @@ function probeSql(isChain: boolean, side: Side, bind: Bind): string {
       : `select r.keys[1] # ${c}`
   const kept =
     removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
-  // For a common key, testing the few rows of a reference is faster than another index lookup.
-  const tested = side.isCommon
-    ? `${whereSql(inner, [], bind, true)} and ${predicateSql(predicate, bind, true)}`
+  // Testing the few rows of a reference is faster than looking up a common key or all rows of a day.
+  const isTested = side.isCommon || predicate.kind === 'date'
+  const tested = isTested
+    ? `${whereSql(inner, [], bind, true)} and (${oneRowSql(predicate, bind)}) is true`
     : whereSql(inner, [predicate], bind, true)
   return `exists (select 1 from (${own}) o(k) cross join lateral (
     select 1 from resource r where r.keys @> array[o.k]${kept} and ${tested} limit 1) s)`

@@ -1,11 +1,19 @@
 /** Predicates on a row of `resource r`: as data for the planner, and as SQL. */
+
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { isCanonicalParameter, plannedParameter } from '../../store/index/index-plan.ts'
 import { type Keys, keysLiteral } from '../../store/index/keys.ts'
 import type { KeyStatistics } from '../../store/index/statistics.ts'
-import { type Criterion, isCondition, leavesOf, testedCodes } from '../language/search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  listLeaves,
+  testedCodes,
+} from '../language/search-request.ts'
 
 export type Predicate =
   | KeysPredicate
@@ -56,8 +64,8 @@ export interface IdsPredicate {
 /** The row holds one of the keys from the other side of a reference or from a dictionary. */
 export interface JoinPredicate {
   readonly kind: 'join'
-  /** Selects one bigint[] of keys; too many are an error. */
-  readonly keys: (bind: Bind) => string
+  /** Selects one bigint[] of keys; more than `most` are an error, except for a policy. */
+  readonly keys: (bind: Bind, most?: number) => string
   /** Selects the keys one by one, possibly repeated, so that the first ones come early. */
   readonly some?: (bind: Bind) => string
   /** Tests a row against a bigint[], or against a named array if `isNamed`; for many rows. */
@@ -79,6 +87,12 @@ export interface FanOut {
   readonly matchingRows: (rows: number) => number
   /** Counts the other side, up to a bound, before its keys are read; `rows` are walked if there are many. */
   readonly walk?: { readonly isMany: (bind: Bind) => string; readonly rows: number }
+  /** Tests walked rows one by one if more than `matches` of the targets match. */
+  readonly probes?: {
+    readonly targets: number
+    readonly isMany: (matches: number) => (bind: Bind) => string
+    readonly test: (bind: Bind) => string
+  }
 }
 
 /** Reads the row alone, or also adjacent rows, each found by one key or id of the row. */
@@ -124,7 +138,7 @@ export function codesRead(
   criterion: Criterion,
   own: OwnParameters | undefined,
 ): readonly string[] {
-  const readsUrl = leavesOf(criterion).some(
+  const readsUrl = listLeaves(criterion).some(
     (leaf) =>
       !isCondition(leaf) &&
       leaf.kind === 'has' &&
@@ -234,12 +248,13 @@ export function heldRows(
   keys: string,
   found: (overlap: string) => string,
   walked: string,
+  mostKeys = String(FEW_KEYS),
 ): { readonly few: string; readonly many: string } {
   const overlap = `r.keys && ${keys}[s.start:s.start + ${CHUNK - 1}]`
   return {
     few: `select f.* from generate_series(1, cardinality(${keys}), ${CHUNK}) s(start)
-      cross join lateral (${found(overlap)} offset 0) f where cardinality(${keys}) <= ${FEW_KEYS}`,
-    many: `select * from (${walked}) b where cardinality(${keys}) > ${FEW_KEYS}`,
+      cross join lateral (${found(overlap)} offset 0) f where cardinality(${keys}) <= ${mostKeys}`,
+    many: `select * from (${walked}) b where cardinality(${keys}) > ${mostKeys}`,
   }
 }
 
@@ -255,7 +270,7 @@ export function whereSql(
   { project, type, visible }: SearchScope,
   predicates: readonly Predicate[],
   bind: Bind,
-  isHeld = false,
+  isHeld: boolean,
 ): string {
   const all = [...visible, ...predicates]
   return [
@@ -280,13 +295,14 @@ export function scopeSql(
   isByKeys: boolean,
 ): string[] {
   const [first, ...others] = types
-  const tests = [
-    `r.project = ${bind(project, 'int')}`,
+  const own = bind(project, 'int')
+  const isOfType =
     others.length === 0
       ? `r.type = ${bind(first, 'smallint')}`
-      : `r.type = any(${bind(types, 'smallint[]')})`,
-  ]
-  return isByKeys ? tests.map((test) => `(${test}) is true`) : tests
+      : `r.type = any(${bind(types, 'smallint[]')})`
+  return isByKeys
+    ? [dialect.projectEquals('r', own), `(${isOfType}) is true`]
+    : [`r.project = ${own}`, isOfType]
 }
 
 export function filter(sql: (bind: Bind) => string, reach?: ReadScope): Predicate {
@@ -311,15 +327,18 @@ export function isMissing([value]: readonly string[]): boolean {
   return value === 'true'
 }
 
-export function missingTest(
+/** `:missing` of values in a side table; by the absence key where one marks rows without a value. */
+export function missingPredicate(
   table: 'idx_string' | 'idx_range',
-  { project }: SearchScope,
+  scope: SearchScope,
   ps: readonly bigint[],
-  values: readonly string[],
+  { code, values }: Pick<Condition, 'code' | 'values'>,
 ): Predicate {
+  const absent = isMissing(values) ? absentPredicate(scope, ps, code) : undefined
+  if (absent !== undefined) return absent
   return filter((bind) => {
     const exists = `exists (select 1 from ${table} s where s.id = r.id
-      and s.project = ${bind(project, 'int')} and ${parameterSql('s', ps, bind)})`
+      and s.project = ${bind(scope.project, 'int')} and ${parameterSql('s', ps, bind)})`
     return isMissing(values) ? `not ${exists}` : exists
   })
 }

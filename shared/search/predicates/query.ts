@@ -1,8 +1,39 @@
-/** Compiled searches, and estimates of their row counts. */
+/** Compiled searches with their order, and estimates of their row counts. */
 import type { Bind } from '../../postgres/statement.ts'
 import type { KeyStatistics } from '../../store/index/statistics.ts'
-import type { Order, Position } from './position.ts'
+import type { VersionRow } from '../../store/rows/rows.ts'
 import type { KeysPredicate, Matches, Predicate } from './predicate.ts'
+import type { Term } from './sort-terms.ts'
+
+export interface Order {
+  readonly column: 'lu' | 'd_lo' | 'id'
+  readonly descending: boolean
+  /** Order over several types: the type is the last tie-break, since two types may share an id. */
+  readonly byType: boolean
+  /** If not empty, sorts by these terms, then by id, ignoring `column`. */
+  readonly terms: readonly Term[]
+}
+
+/** Last row of the previous page; `value` null is a row without a date. */
+export interface Position {
+  readonly value: string | null
+  readonly values: readonly TermValue[]
+  readonly id: string
+  readonly type: number
+  /** The page ends before this row instead of starting after it. */
+  readonly isBackwards: boolean
+}
+
+export interface SortedRow extends VersionRow {
+  readonly score?: number | null
+  /** Infinite for the open end of a period. */
+  readonly d_lo: Date | number | null
+  /** `s0`, `s1`, …: values of the order's terms. */
+  readonly [term: `s${number}`]: Date | number | string | null
+}
+
+/** JSON value; infinite numbers and times are strings. */
+export type TermValue = string | number | null
 
 export interface PlannedQuery {
   readonly query: Query
@@ -42,14 +73,14 @@ export interface AccessPath {
   readonly sql: (planned: PlannedQuery, most: string, bind: Bind) => string
 }
 
-export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
+export function estimateRows(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
   return typeNumbers.reduce((sum, number) => sum + statistics.typeRows(project, number), 0)
 }
 
-export function factsOf(statistics: KeyStatistics, query: Query): PlannerStats {
+export function toPlannerStats(statistics: KeyStatistics, query: Query): PlannerStats {
   const { project, typeNumbers, limit, offset } = query
   const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
-  return { statistics, rows: rowsOf(statistics, query), limit: limit + offset, isKnown }
+  return { statistics, rows: estimateRows(statistics, query), limit: limit + offset, isKnown }
 }
 
 /** Estimates the rows that hold one of the keys; 0 when all keys are rare. */

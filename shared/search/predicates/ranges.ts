@@ -2,10 +2,11 @@
 
 import { mainDate, typeNumber } from '../../fhir/definitions.ts'
 import { convert, timestamp, UCUM } from '../../fhir/values.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { plannedParameter } from '../../store/index/index-plan.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
-import type { Condition } from '../language/search-request.ts'
+import type { ConditionOf } from '../language/search-request.ts'
 import {
   type DateValue,
   type NearValue,
@@ -19,7 +20,7 @@ import {
 import {
   filter,
   isMissing,
-  missingTest,
+  missingPredicate,
   type Predicate,
   parameterSql,
   type SearchScope,
@@ -29,9 +30,9 @@ import {
 export function datePredicate(
   scope: SearchScope,
   ps: readonly bigint[],
-  condition: Condition,
+  condition: ConditionOf<'date'>,
 ): Predicate {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  if (condition.modifier === 'missing') return missingPredicate('idx_range', scope, ps, condition)
   const values = dateValues(condition)
   return inRanges(scope, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
@@ -42,9 +43,10 @@ export function datePredicate(
 export function numberPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
-  condition: Condition,
+  condition: ConditionOf<'number'>,
 ): Predicate {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  if (condition.modifier === 'missing') return missingPredicate('idx_range', scope, ps, condition)
+  condition.modifier satisfies undefined
   const values = condition.values.map((value) => parseNumberValue(value))
   return inRanges(scope, ps, (bind, isRow) =>
     values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
@@ -54,9 +56,10 @@ export function numberPredicate(
 export function quantityPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
-  condition: Condition,
+  condition: ConditionOf<'quantity'>,
 ): Predicate {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  if (condition.modifier === 'missing') return missingPredicate('idx_range', scope, ps, condition)
+  condition.modifier satisfies undefined
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scope, ps, (bind, isRow) =>
     values.flatMap((value) => quantityBounds(scope, value, { alias: 'g', bind, isRow })),
@@ -110,7 +113,7 @@ export function convertNumber(
 export function nearPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
-  condition: Condition,
+  condition: ConditionOf<'special'>,
 ): Predicate {
   const places = condition.values.map((value) => parseNearValue(value))
   return inRanges(scope, ps, (bind) =>
@@ -135,9 +138,18 @@ export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): str
 }
 
 /** Parses dates of a `_filter`: `po` works like `ap` without its margin. */
-export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
+export function dateValues({ values, modifier }: ConditionOf<'date'>): readonly DateValue[] {
   const parsed = values.map((value) => parseDateValue(value))
-  return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
+  switch (modifier) {
+    case 'po':
+      return parsed.map((value) => ({ ...value, prefix: 'ap' }))
+    case 'missing':
+      throw new Error('true and false of :missing are not dates')
+    case undefined:
+      return parsed
+    default:
+      return modifier satisfies never
+  }
 }
 
 // Notation: v = query range [low, high), r = resource range [lo, hi). Implied bounds on `lo` are spelled out: the
@@ -236,19 +248,21 @@ function inRanges(
   ps: readonly bigint[],
   alternatives: (bind: Bind, isRow: boolean) => readonly string[],
 ): Predicate {
-  const scope = (bind: Bind) =>
-    `g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
   return {
     kind: 'ids',
     ids: (bind) => {
-      const all = `select g.id from idx_range g where ${scope(bind)}`
+      const all = `select g.id from idx_range g
+        where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
       return alternatives(bind, false)
         .map((sql) => `${all} and ${sql}`)
         .join(' union all ')
     },
     // Written so that no index serves it: the row id must find the row.
-    few: (bind) => `select g.id from idx_range g
-      where (${scope(bind)} and ${orSql(alternatives(bind, true))}) is true`,
+    few: (bind) => {
+      const own = bind(project, 'int')
+      const tests = `${parameterSql('g', ps, bind)} and ${orSql(alternatives(bind, true))}`
+      return `select g.id from idx_range g where ${dialect.projectEquals('g', own, tests)}`
+    },
     hasStablePlan: true,
   }
 }
@@ -257,12 +271,15 @@ export function orSql(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
 }
 
-export function mainDatePredicate(scope: SearchScope, condition: Condition): Predicate | undefined {
+export function mainDatePredicate(
+  scope: SearchScope,
+  condition: ConditionOf<'date'>,
+): Predicate | undefined {
   const { type, own } = scope
   if (mainDate(type) !== condition.code) return undefined
   if (condition.modifier === 'missing') {
     return isMissing(condition.values)
-      ? datelessTest(scope)
+      ? datelessPredicate(scope)
       : filter(() => 'r.d_lo is not null', 'row')
   }
   const values = dateValues(condition)
@@ -288,7 +305,7 @@ export function mainDatePredicate(scope: SearchScope, condition: Condition): Pre
 }
 
 /** Rows without a main date have a partial index, small for most types. */
-function datelessTest({ project, type }: SearchScope): Predicate {
+function datelessPredicate({ project, type }: SearchScope): Predicate {
   const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
     and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
   return { kind: 'ids', ids, hasStablePlan: true }
@@ -352,7 +369,7 @@ function leastEnd({ prefix, low, high }: DateValue): number | undefined {
 }
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedPredicate(condition: Condition): Predicate {
+export function lastUpdatedPredicate(condition: ConditionOf<'date'>): Predicate {
   const within = around(dateValues(condition).map(updatedWithin))
   const sql = lastUpdatedSql(condition)
   return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
@@ -364,7 +381,7 @@ function updatedWithin(value: DateValue): Bounds {
   return prefix === 'ap' ? { from: low - 1, to: high } : (startBounds(value, false) ?? {})
 }
 
-export function lastUpdatedSql(condition: Condition): (bind: Bind) => string {
+export function lastUpdatedSql(condition: ConditionOf<'date'>): (bind: Bind) => string {
   const parsed = dateValues(condition)
   return (bind) => {
     const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')

@@ -1,9 +1,9 @@
 /** Stages of a statement: a walk along the order, and a fallback when it does not fill the page. */
 
 import { timestamp } from '../../fhir/values.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
-import { afterSql, orderAfterSql, orderColumns, orderSql } from './order.ts'
-import type { Order, Position } from './position.ts'
+import { afterSql, FIRST_ID, orderAfterSql, orderColumns, orderSql } from './order.ts'
 import {
   foundBySql,
   type IdsPredicate,
@@ -14,7 +14,7 @@ import {
   probeSql,
   scopeSql,
 } from './predicate.ts'
-import type { PlannerStats, Query } from './query.ts'
+import type { Order, PlannerStats, Position, Query } from './query.ts'
 
 /** A walk of at most `cap` rows, run if `when` holds. */
 export interface Walk {
@@ -44,8 +44,8 @@ export function walkThenFallbackSql(
   const selected = `${rows} ${walk.targets ?? ''} where ${where || 'true'}`
   const walked =
     walk.targets === undefined
-      ? `select ${COLUMNS} ${selected} limit ${most}`
-      : `select distinct on (${walkOrderSql(query, '')}) ${COLUMNS} ${selected}
+      ? `select ${KEY_COLUMNS} ${selected} limit ${most}`
+      : `select distinct on (${walkOrderSql(query, '')}) ${KEY_COLUMNS} ${selected}
         order by ${walkOrderSql(query, query.order.descending ? ' desc' : '')} limit ${most}`
   const isFilled = `(select count(*) from w) >= ${most}`
   return `with ${[...first, `w as materialized (${walked})`].join(', ')}
@@ -71,7 +71,7 @@ export function walkedOn(
 ): string {
   const where = tested.length === 0 ? '' : ` where ${tested.join(' and ')}`
   const end = most === undefined ? '' : ` limit ${most}`
-  return `select ${COLUMNS} from (${walkSql(query, undefined, bind)}) r${where}${end}`
+  return `select ${KEY_COLUMNS} from (${walkSql(query, undefined, bind)}) r${where}${end}`
 }
 
 /** Tests a walked row without looking up related rows for each. */
@@ -154,23 +154,22 @@ export function indexScanSql(
   const tested = near.map((predicate) => oneRowSql(predicate, bind))
   if (after !== undefined) tested.push(afterSql(order, after, bind))
   const where = [...conditions, ...tested.map((sql) => `(${sql}) is true`)]
-  const columns = far.length === 0 ? COLUMNS : WALKED
+  const columns = far.length === 0 ? KEY_COLUMNS : WALKED
   const rows = `select ${columns} from ${from} where ${where.join(' and ') || 'true'}
     order by ${orderAfterSql(order, 'r')}`
   if (far.length === 0) return `${rows} limit ${most}`
   // Tested in order until the page is full.
   const seen = far.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`).join(' and ')
-  return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
+  return `select ${KEY_COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
 // Rows along a B-tree of `resource` between two positions. Both bounds are row values that start with Project and
 // type: only the index of that order serves them, so PostgreSQL walks it regardless of statistics.
 
-export const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
+export const KEY_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
+const WALKED = `${KEY_COLUMNS}, r.d_hi, r.nref, r.keys`
 
-const FIRST_ID = '00000000-0000-0000-0000-000000000000'
 const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
 
 /** Puts values behind a select, which hides them from the planner, so that the cached plan fits any value. */
@@ -178,7 +177,7 @@ export function hideFromPlanner(bind: Bind): Bind {
   // The cast makes it a scalar where a select would be a row set: `= any(…)`.
   return (value, type) => {
     const bound = bind(value, type)
-    return bound.startsWith('(') ? bound : `(select ${bound})::${type}`
+    return bound.startsWith('(') ? bound : `${dialect.value(bound)}::${type}`
   }
 }
 
@@ -245,21 +244,21 @@ function runSql({ project, typeNumbers, order }: Walked, run: Run, end: string, 
   const { descending } = order
   const { column, span, after, where } = run
   const names = ['project', 'type', ...(column === undefined ? [] : [column]), 'id']
-  const row = `(${names.map((name) => `r.${name}`).join(', ')})`
+  const columns = names.map((name) => `r.${name}`)
   const at = (time: string | null, id: string) => {
     const place = [bind(project, 'int'), bind(typeNumbers[0], 'smallint')]
     if (column !== undefined) place.push(bind(time, 'timestamptz'))
-    return `(${[...place, bind(id, 'uuid')].join(', ')})`
+    return [...place, bind(id, 'uuid')]
   }
   const behind = after === undefined ? undefined : at(after.value, after.id)
   const low =
     behind !== undefined && !descending
-      ? `> ${behind}`
-      : `>= ${at(timestamp(span?.from ?? -Infinity), FIRST_ID)}`
+      ? dialect.walkFrom(columns, '>', behind)
+      : dialect.walkFrom(columns, '>=', at(timestamp(span?.from ?? -Infinity), FIRST_ID))
   const high =
     behind !== undefined && descending
-      ? `< ${behind}`
-      : `<= ${at(timestamp(span?.to ?? Infinity), LAST_ID)}`
+      ? `< (${behind.join(', ')})`
+      : `<= (${at(timestamp(span?.to ?? Infinity), LAST_ID).join(', ')})`
   const by = names.map((name) => `r.${name}${descending ? ' desc' : ''}`).join(', ')
-  return `select ${WALKED} from resource r where ${row} ${low} and ${row} ${high}${where} order by ${by} ${end}`
+  return `select ${WALKED} from resource r where ${low} and (${columns.join(', ')}) ${high}${where} order by ${by} ${end}`
 }

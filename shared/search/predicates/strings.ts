@@ -2,15 +2,14 @@
 
 import { tooCostly } from '../../core/errors.ts'
 import { comparedText, comparedWords, splitWindows } from '../../fhir/searched-text.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
-import type { Condition } from '../language/search-request.ts'
+import type { ConditionOf } from '../language/search-request.ts'
 import { unescapeValue } from '../language/values.ts'
 import {
-  absentPredicate,
   filter,
-  isMissing,
   type Matches,
-  missingTest,
+  missingPredicate,
   type Predicate,
   parameterSql,
   predicateSql,
@@ -20,40 +19,55 @@ import {
 /** Sorts after every text with the same prefix, bytewise. */
 const LAST = '\u{10ffff}'
 
-/** Each word of the value starts a word of the resource's values. */
 export function stringPredicate(
   scope: SearchScope,
   ps: readonly bigint[],
-  condition: Condition,
+  condition: ConditionOf<'string'>,
 ): Predicate {
-  const { modifier, values } = condition
-  if (modifier === 'missing') {
-    const absent = isMissing(values) ? absentPredicate(scope, ps, condition.code) : undefined
-    if (absent !== undefined) return absent
-    return missingTest('idx_string', scope, ps, values)
-  }
+  const { code, modifier, values } = condition
+  if (modifier === 'missing') return missingPredicate('idx_string', scope, ps, condition)
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
-  if (modifier === 'exact') {
-    return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scope.keys.uri(p, text))) }
+  if (modifier !== 'exact' && texts.length === 0) {
+    return filter(() => (modifier === 'not' ? 'true' : 'false'))
   }
-  if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
-  const alternative = ALTERNATIVES.get(modifier)
-  if (alternative !== undefined) {
-    return {
-      kind: 'ids',
-      ids: (bind) => texts.map((text) => alternative(scope, ps, text, bind)).join(' union '),
+  switch (modifier) {
+    case 'exact':
+      return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scope.keys.uri(p, text))) }
+    case 'contains':
+    case 'text':
+      return containsPredicate(scope, ps, texts)
+    case 'ew':
+      return {
+        kind: 'ids',
+        ids: (bind) => texts.map((text) => atEnd(scope, ps, text, bind)).join(' union '),
+      }
+    case 'not': {
+      const wanted = wordStartsPredicate(scope, ps, texts, code)
+      return filter((bind) => `not (${predicateSql(wanted, bind)})`)
     }
+    case undefined:
+      return wordStartsPredicate(scope, ps, texts, code)
+    default:
+      return modifier satisfies never
   }
-  const wanted = texts.map((text) => searchWords(text, condition.code))
-  const isSteady = modifier === undefined && wanted.every((words) => words.length === 1)
-  const predicate: Predicate = {
+}
+
+/** Each word of the value starts a word of the resource's values. */
+function wordStartsPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  texts: readonly string[],
+  code: string,
+): Predicate {
+  const wanted = texts.map((text) => searchWords(text, code))
+  const isSteady = wanted.every((words) => words.length === 1)
+  return {
     kind: 'ids',
     ids: (bind) => wanted.map((words) => wordsSql(scope, ps, words, bind)).join(' union '),
-    ...(modifier === undefined ? { expected: wordRowsEstimator(wanted) } : {}),
+    expected: wordRowsEstimator(wanted),
     ...(isSteady ? { few: (bind: Bind) => ofRow(scope, ps, wanted, bind) } : {}),
     hasStablePlan: isSteady,
   }
-  return modifier === 'not' ? filter((bind) => `not (${predicateSql(predicate, bind)})`) : predicate
 }
 
 const MOST_WORDS = 200
@@ -83,8 +97,9 @@ function ofRow(
 ): string {
   const starts = wanted.flat().map((word) => `(${prefixSql('s', word, bind)})`)
   const each = [...ps, ...ps.map((p) => keys.words(p))]
-  return `select s.id from idx_string s where (s.project = ${bind(project, 'int')}
-    and ${parameterSql('s', each, bind)} and (${starts.join(' or ')})) is true`
+  const own = bind(project, 'int')
+  const tests = `${parameterSql('s', each, bind)} and (${starts.join(' or ')})`
+  return `select s.id from idx_string s where ${dialect.projectEquals('s', own, tests)}`
 }
 
 function wordsSql(
@@ -187,12 +202,6 @@ function like(
   const all = [...ps, ...ps.map((p) => keys.chunks(p))]
   return `${select(project, all, bind)} and s.v like ${bind(pattern, 'text')}`
 }
-
-const ALTERNATIVES = new Map<string | undefined, typeof inside>([
-  ['contains', inside],
-  ['text', inside],
-  ['ew', atEnd],
-])
 
 function select(project: number, ps: readonly bigint[], bind: Bind): string {
   return `select s.id from idx_string s where s.project = ${bind(project, 'int')}

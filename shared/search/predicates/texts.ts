@@ -1,10 +1,15 @@
 /** Full-text search: `_text` and `_content`. https://hl7.org/fhir/R4/search.html#content */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { isOfWords, wordsQuery } from '../../fhir/searched-text.ts'
+import { wordsQuery } from '../../fhir/searched-text.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { hasFullText, markSql } from '../../store/rows/side-rows.ts'
-import { type Condition, type Criterion, isCondition } from '../language/search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  isOfWords,
+} from '../language/search-request.ts'
 import { unescapeValue } from '../language/values.ts'
 import type { IdsPredicate, SearchScope } from './predicate.ts'
 

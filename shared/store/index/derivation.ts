@@ -1,4 +1,5 @@
 /** Collects the index rows of one resource while its plan runs. */
+import { memoFor } from '../../core/cache.ts'
 import { COMPARTMENTS } from '../../fhir/definitions.ts'
 import type { OwnParameter } from '../../fhir/definitions-data.ts'
 import { toNumber } from '../../fhir/json.ts'
@@ -11,27 +12,20 @@ import {
   extractTarget,
   extractTokens,
   extractUris,
+  plainWords,
   type QuantityRange,
   type Token,
   UCUM,
 } from '../../fhir/values.ts'
-import type { Keys } from './keys.ts'
 import {
   type CodeRow,
+  type Keys,
   type PlannedParameter,
   type PlannedType,
   type RangeRow,
   REMOVED_KEY,
   type StringRow,
-} from './rows.ts'
-import {
-  type Constants,
-  cachedCoding,
-  codeRow,
-  type TypeConstants,
-  textKey,
-  typeConstants,
-} from './type-constants.ts'
+} from './keys.ts'
 
 export class Derivation {
   readonly keys: Keys
@@ -47,8 +41,6 @@ export class Derivation {
   high: number | undefined
   readonly #project: number
   readonly #constants: TypeConstants
-  #lastReference = ''
-  #lastTarget = 0n
   #lastUnit = 0n
 
   constructor(keys: Keys, project: number, plan: PlannedType, resource: Resource) {
@@ -66,14 +58,12 @@ export class Derivation {
   }
 
   token(index: number, type: string, value: unknown, isFolded: boolean): void {
-    const constants = this.#of(index)
-    const { p, present, texts } = constants
+    const { p, present, texts } = this.#of(index)
     for (const token of extractTokens(type, value, isFolded)) {
       this.others.add(present)
       if (token.kind === 'coding') {
-        const { keys, codes } = cachedCoding(this.keys, constants, token)
-        for (const key of keys) this.others.add(key)
-        for (const row of codes) this.codes.push(row)
+        this.#coding(p, token)
+        if (token.display !== undefined) this.#text(texts, token.display)
         continue
       }
       this.#token(p, token)
@@ -167,12 +157,8 @@ export class Derivation {
     this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
   }
 
-  /** Caches the last target: consecutive parameters often read one reference. */
   target(reference: string): bigint {
-    if (reference === this.#lastReference) return this.#lastTarget
-    this.#lastReference = reference
-    this.#lastTarget = this.keys.target(this.#project, reference)
-    return this.#lastTarget
+    return this.keys.target(this.#project, reference)
   }
 
   /** One row by unit code; another by the human unit if that or the system is unusual. */
@@ -194,16 +180,27 @@ export class Derivation {
     for (const { index, isUsual } of parameters) {
       if (!isUsual) continue
       const { p, present, absent } = this.#of(index)
-      const isThere = this.others.has(present) || this.strings.some((row) => row.p === p)
+      const hasValue = (row: { readonly p: bigint }) => row.p === p
+      const isThere =
+        this.others.has(present) || this.strings.some(hasValue) || this.ranges.some(hasValue)
       if (!isThere) this.others.add(absent)
     }
   }
 
   /** False when the dictionary cannot store it. */
   code(p: bigint, k: bigint, system: string, code: string): boolean {
-    const row = codeRow({ p, k, system, code, display: undefined })
-    if (row !== undefined) this.codes.push(row)
-    return row !== undefined
+    return this.#code({ p, k, system, code, display: undefined })
+  }
+
+  #code(row: CodeRow): boolean {
+    const { system, code, display } = row
+    if (system.length + code.length > MAX_CODE) return false
+    // PostgreSQL text cannot hold NUL.
+    if (system.includes('\0') || code.includes('\0')) return false
+    const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
+    const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
+    this.codes.push(isOdd ? { ...row, display: shown } : row)
+    return true
   }
 
   #of(index: number): Constants {
@@ -223,11 +220,19 @@ export class Derivation {
     if (kind === 'identifier' || kind === 'contact') this.others.add(this.keys.system(p, system))
   }
 
+  #coding(p: bigint, { system = '', code, display }: Token): void {
+    const exact = this.keys.token(p, system, code)
+    this.others.add(this.keys.token(p, undefined, code))
+    this.others.add(exact)
+    this.#code({ p, k: exact, system, code, display })
+  }
+
   #text(texts: bigint, text: string): void {
-    const words = textKey(this.keys, texts, text)
-    if (words === undefined) return
-    this.others.add(words.key)
-    if (words.row !== undefined) this.codes.push(words.row)
+    const words = plainWords(text)
+    if (words === '') return
+    const key = this.keys.token(texts, undefined, words)
+    this.others.add(key)
+    this.code(texts, key, '', words)
   }
 
   /** For `:contains`. */
@@ -253,3 +258,51 @@ export class Derivation {
 }
 
 const OWN_COMPARTMENT: ReadonlySet<string> = new Set<string>(COMPARTMENTS)
+
+/* Key constants of a type in one project. */
+
+/** P(type, this) ^ R(url): held by a resource that canonical references name by `url`. */
+export const CANONICAL_KEY = '_canonical'
+
+const MAX_CODE = 1000
+const MAX_DISPLAY = 500
+const CACHED_CONSTANTS = 2000
+
+interface TypeConstants {
+  readonly self: bigint
+  readonly compartment: bigint
+  readonly units: bigint
+  readonly canonical: bigint
+  readonly parameters: readonly Constants[]
+}
+
+interface Constants {
+  readonly p: bigint
+  readonly present: bigint
+  readonly absent: bigint
+  readonly logical: bigint
+  readonly words: bigint
+  readonly texts: bigint
+}
+
+const findConstants = memoFor<Keys, TypeConstants>(CACHED_CONSTANTS)
+
+function typeConstants(keys: Keys, project: number, plan: PlannedType): TypeConstants {
+  return findConstants(keys, `${project}|${plan.type}|${plan.stamp}`, () => ({
+    self: keys.param(project, plan.type, '_self'),
+    compartment: keys.param(project, '*', '_compartment'),
+    units: keys.units(project),
+    canonical: keys.param(project, plan.type, CANONICAL_KEY),
+    parameters: plan.parameters.map(({ code }) => {
+      const p = keys.param(project, plan.type, code)
+      return {
+        p,
+        present: keys.present(p),
+        absent: keys.absent(p),
+        logical: keys.logical(p),
+        words: keys.words(p),
+        texts: keys.texts(p),
+      }
+    }),
+  }))
+}

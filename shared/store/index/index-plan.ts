@@ -1,5 +1,5 @@
 /** Index plan of a resource type: the compiled walks of all parameters, grouped by root property. */
-import { Cache } from '../../core/cache.ts'
+import { Cache, memoFor } from '../../core/cache.ts'
 import { HttpError } from '../../core/errors.ts'
 import {
   COMPARTMENTS,
@@ -17,7 +17,7 @@ import type {
   SearchParameter,
 } from '../../fhir/definitions-data.ts'
 import { isSameValue } from '../../fhir/json.ts'
-import { isObject, type Meta, type Resource } from '../../fhir/resource.ts'
+import { isObject, type Meta, type Resource, toObjects } from '../../fhir/resource.ts'
 import { extractTarget } from '../../fhir/values.ts'
 import { compileTenantNodes } from '../../fhirpath/custom.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
@@ -25,7 +25,7 @@ import { nodeValues } from '../../fhirpath/path.ts'
 import { isReadable } from '../../search/language/custom-parameters.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
-import type { PlannedParameter, PlannedType } from './rows.ts'
+import type { PlannedParameter, PlannedType } from './keys.ts'
 
 export interface IndexPlan extends PlannedType {
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
@@ -42,12 +42,16 @@ export interface IndexPlan extends PlannedType {
 export function plannedParameter(
   type: string,
   code: string,
-  own?: OwnParameters,
+  own: OwnParameters | undefined,
 ): PlannedParameter | undefined {
   return getIndexPlan(type, own).parameters.find((parameter) => parameter.code === code)
 }
 
-export function isCanonicalParameter(type: string, code: string, own?: OwnParameters): boolean {
+export function isCanonicalParameter(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): boolean {
   const types = plannedParameter(type, code, own)?.types ?? []
   return types.includes('canonical') || types.includes('uri')
 }
@@ -55,11 +59,15 @@ export function isCanonicalParameter(type: string, code: string, own?: OwnParame
 /** Compiled on first use of the type. Throws for an unknown type. */
 export function getIndexPlan(type: string, own?: OwnParameters, only?: ParameterSubset): IndexPlan {
   if (only !== undefined) return partialPlan(type, own, only)
-  if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
-  const plans = ownPlans.get(own) ?? new Map<string, IndexPlan>()
-  ownPlans.set(own, plans)
-  return planIn(plans, type, own)
+  const used = own?.types.has(type) ? own : undefined
+  return plans(used ?? STANDARD, type, () => {
+    if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
+    return makePlan(type, used)
+  })
 }
+
+const STANDARD = {}
+const plans = memoFor<object, IndexPlan>()
 
 /** The parameters to derive, as stored; `_compartment` stands for all that lead to one. */
 export interface ParameterSubset {
@@ -80,22 +88,6 @@ function partialPlan(
   if (known !== undefined) return known
   const plan = makePlan(type, own, only)
   parts.set(name, plan)
-  return plan
-}
-
-const standard = new Map<string, IndexPlan>()
-const ownPlans = new WeakMap<OwnParameters, Map<string, IndexPlan>>()
-
-function planIn(
-  plans: Map<string, IndexPlan>,
-  type: string,
-  own: OwnParameters | undefined,
-): IndexPlan {
-  const known = plans.get(type)
-  if (known) return known
-  if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
-  const plan = makePlan(type, own)
-  plans.set(type, plan)
   return plan
 }
 
@@ -168,9 +160,9 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Parameter
 /** Parameters that nearly all resources have, in addition to mandatory elements. */
 const USUAL: ReadonlySet<string> = new Set([
   ...['active', 'category', 'code', 'encounter', 'family', 'gender', 'identifier', 'name'],
-  ...['patient', 'performer', 'status', 'subject'],
+  ...['patient', 'performer', 'status', 'subject', 'value-quantity'],
 ])
-const WITH_KEYS: ReadonlySet<string> = new Set(['token', 'reference', 'uri', 'string'])
+const WITH_KEYS: ReadonlySet<string> = new Set(['token', 'reference', 'uri', 'string', 'quantity'])
 
 function isUsual(type: string, { code, type: kind, expression = '' }: SearchParameter): boolean {
   if (!WITH_KEYS.has(kind)) return false
@@ -258,11 +250,11 @@ function createHandler(
 
 /** An item may still be a member by another entry. */
 function removedItems(resource: unknown, into: Derivation): void {
-  const entries = isObject(resource) && Array.isArray(resource.entry) ? resource.entry : []
+  const entries = isObject(resource) ? toObjects(resource.entry) : []
   const kept = new Set<string>()
   const removed = new Set<string>()
   for (const entry of entries) {
-    const literal = extractTarget('Reference', entry?.item)?.literal
+    const literal = extractTarget('Reference', entry.item)?.literal
     if (literal !== undefined) (entry.deleted === true ? removed : kept).add(literal)
   }
   for (const literal of removed.difference(kept)) into.removed(literal)

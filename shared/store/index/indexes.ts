@@ -7,8 +7,7 @@ import type { Resource } from '../../fhir/resource.ts'
 import { timestamp } from '../../fhir/values.ts'
 import { Derivation } from './derivation.ts'
 import { getIndexPlan, type IndexPlan, type ParameterSubset } from './index-plan.ts'
-import type { Keys } from './keys.ts'
-import type { CodeRow, RangeRow, StringRow } from './rows.ts'
+import type { CodeRow, Keys, RangeRow, StringRow } from './keys.ts'
 
 export interface IndexRows {
   /** `keys[0]` is the self key; `keys[0..nref)` are self, references and compartments. No duplicates. */

@@ -7,9 +7,10 @@
  *   any other key   H(kind, P, value parts)
  */
 
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { sealingKey } from '../../access/credentials/sealing.ts'
 import { Cache } from '../../core/cache.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 const KIND = {
   chunks: 0,
@@ -168,7 +169,7 @@ export function keysLiteral(keys: Iterable<bigint>): string {
 }
 
 function sha256(text: Buffer | string): Buffer {
-  return createHash('sha256').update(text).digest()
+  return hash('sha256', text, 'buffer')
 }
 
 function hex(value: bigint): string {
@@ -288,4 +289,60 @@ class SipHash {
     result[1] = v0h ^ v1h ^ v2h ^ v3h
     return resultLong[0] as bigint
   }
+}
+
+/* Index rows of a resource, and the parameters they are made for. */
+
+export interface PlannedParameter {
+  readonly code: string
+  readonly index: number
+  readonly isMainDate: boolean
+  /** Nearly all resources have it, so its absence is indexed. */
+  readonly isUsual: boolean
+  /** Element types (`Coding`, `Identifier`, `code` …), which decide on the keys of a token. */
+  readonly types: readonly string[]
+  /** `Patient/`, … for the compartments that this parameter leads to. */
+  readonly compartments: readonly string[]
+}
+
+export interface CodeRow {
+  readonly p: bigint
+  readonly k: bigint
+  readonly system: string
+  readonly code: string
+  readonly display: string | undefined
+}
+
+export interface RangeRow {
+  readonly p: bigint
+  readonly lo: number
+  readonly hi: number
+  readonly u: bigint
+}
+
+export interface StringRow {
+  readonly p: bigint
+  readonly v: string
+}
+
+export interface PlannedType {
+  readonly type: string
+  /** Identifies the Project's custom parameters; empty without any. */
+  readonly stamp: string
+  readonly parameters: readonly PlannedParameter[]
+}
+
+/** P(List, this) ^ R(item): held by a List from which the item was removed. */
+export const REMOVED_KEY = '_removed'
+
+/** Increment it with every change of keys or side rows: rows of older code are then rebuilt in the background. */
+export const INDEX_REVISION = 10
+
+export async function readSalt(database: Connection): Promise<Buffer> {
+  const [row] = await database.query<{ salt: Buffer }>({
+    text: 'select salt from search_key_salt',
+    values: [],
+  })
+  if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
+  return row.salt
 }

@@ -3,7 +3,7 @@
  * `resource.keys` is rare. While searches run, one statement a second checks for a newer ANALYZE.
  */
 import type { Connection } from '../../postgres/statement.ts'
-import { INDEX_REVISION } from './revision.ts'
+import { INDEX_REVISION } from './keys.ts'
 
 export interface KeyStatistics {
   /** Estimated rows that hold the key; undefined: rare. */
@@ -170,7 +170,7 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
         case s.attname when 'keys' then s.most_common_elems::text::text[]
           else s.most_common_vals::text::text[] end,
         case s.attname when 'keys' then s.most_common_elem_freqs else s.most_common_freqs end
-      ) as x(value, frequency)
+      ) with ordinality as x(value, frequency)
       where s.schemaname = c.relnamespace::regnamespace::text and s.tablename = 'resource'
         and s.attname in ('keys', 'project', 'type') and x.value is not null`,
     values: [],

@@ -1,4 +1,5 @@
 /** History, newest first by default. The policy decides on each version; on a deletion, by the version before it. */
+
 import { seal, unseal } from '../../access/credentials/sealing.ts'
 import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
 import type { Interaction } from '../../access/grant.ts'
@@ -6,6 +7,7 @@ import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../core/errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
 import {
   isLegalId,
@@ -16,7 +18,7 @@ import {
 } from '../rows/context.ts'
 import { contentId, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
-import { redactFor } from './redact.ts'
+import { redactFor } from './read.ts'
 
 const V = versionColumns('v')
 /** Most versions decided on for a total: one request, one statement. */
@@ -150,7 +152,7 @@ function pageStatement(
   const window = windowSql(request, bind, own)
   const only = row === undefined ? 'true' : `v.id = ${bind(row, 'uuid')}`
   return {
-    ...(own === undefined ? { apart: pagesApart(store, principal, { types, request, row }) } : {}),
+    ...(own === undefined && { inSteps: pagesInSteps(store, principal, { types, request, row }) }),
     text: `select ${V}, case when v.content is null then (
         select left(b.content, 256) from version b
         where b.project = ${own ?? 'v.project'} and b.type = v.type and b.id = v.id and b.ver = v.ver - 1
@@ -166,7 +168,7 @@ function pageStatement(
   }
 }
 
-const pagesApart =
+const pagesInSteps =
   (store: StoreContext, principal: Principal, { types, request, row }: PageRows) =>
   async ({ query }: Pick<Connection, 'query'>) => {
     const end = request.offset + request.count
@@ -237,11 +239,12 @@ async function countAll(
   request: HistoryRequest,
 ): Promise<number> {
   const { values, bind } = binder()
+  const from = sources(principal, types, bind)
+  const window = windowSql(request, bind)
   const rows = await store.connection.query<{ count: number }>({
-    projects: typeProjects(principal, types),
-    text: `select count(*)::int as count from ${sources(principal, types, bind)}
-      join version v on v.project = x.project and v.type = x.type
-      where starts_with(v.meta_ext, x.prefix) and ${windowSql(request, bind)}`,
+    perProject: typeProjects(principal, types),
+    text: `select count(*)::int as count from ${from} join version v on ${dialect.projectOfList('v.project', values.length)} and v.type = x.type
+      where starts_with(v.meta_ext, x.prefix) and ${window}`,
     values,
   })
   return rows.reduce((sum, { count }) => sum + count, 0)
@@ -259,7 +262,7 @@ function sources(principal: Principal, types: readonly string[], bind: Bind): st
     scopes.map(({ metaPrefix }) => metaPrefix),
     'text[]',
   )
-  return `unnest(${numbers}, ${projects}, ${prefixes}) x(type, project, prefix)`
+  return `${dialect.unnest(numbers, projects, prefixes)} x(type, project, prefix)`
 }
 
 /** `_since`, and `_at`: versions that were current at some point of a period. */
@@ -335,7 +338,7 @@ async function buildHistoryPage<Row extends VersionRow>(
   }
 }
 
-export interface Position {
+interface Position {
   readonly lu: string
   readonly type: number
   readonly id: string
@@ -344,17 +347,13 @@ export interface Position {
   readonly isBackward?: boolean
 }
 
-export function writeCursor(
-  key: Buffer,
-  { lu, type, id, ver }: VersionRow,
-  isBackward = false,
-): string {
+function writeCursor(key: Buffer, { lu, type, id, ver }: VersionRow, isBackward = false): string {
   const place = [lu.toISOString(), type, id, ver, ...(isBackward ? [true] : [])]
   return seal(JSON.stringify(place), key).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor. */
-export function readCursor(key: Buffer, cursor: string): Position {
+function readCursor(key: Buffer, cursor: string): Position {
   const read = JSON.parse(opened(key, cursor)) as [string, number, string, number, true?]
   const [lu, type, id, ver, isBackward = false] = read
   return { lu, type, id, ver, isBackward }

@@ -1,4 +1,4 @@
-/** Read, vread and reads of many, as a Principal: one statement each, on primary keys. */
+/** Read, vread and reads of many, as a Principal: one statement each, on primary keys; and the redaction of all versions. */
 
 import {
   decideRow,
@@ -8,13 +8,22 @@ import {
   isPlain,
   readDecided,
 } from '../../access/decisions/decide.ts'
-import { may } from '../../access/policy.ts'
+import { hidesAny } from '../../access/decisions/grant-predicates.ts'
+import { removeJsonPaths } from '../../access/fields/fields.ts'
+import type { Grant, Interaction } from '../../access/grant.ts'
+import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { linkedProjects } from '../../access/project-context.ts'
+import { memoFor } from '../../core/cache.ts'
 import { forbidden, gone, HttpError, notFound } from '../../core/errors.ts'
-import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
+import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
+import { parseJson } from '../../fhir/json.ts'
 import { publishedById } from '../../fhir/published.ts'
+import type { Meta, Resource } from '../../fhir/resource.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Statement } from '../../postgres/statement.ts'
+import { compartmentCodes } from '../../search/language/search-request.ts'
+import { patientCompartments } from '../index/indexes.ts'
 import {
   isLegalId,
   projectTest,
@@ -22,10 +31,9 @@ import {
   rowScope,
   type StoreContext,
 } from '../rows/context.ts'
-import { located, type RowKey } from '../rows/fetch.ts'
-import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
+import { located, type RowKey } from '../rows/newest.ts'
+import { maskedFor, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
-import { redactFor } from './redact.ts'
 
 const V = versionColumns('v')
 
@@ -58,15 +66,11 @@ export interface ResourceId {
   readonly id: string
 }
 
-interface VersionId extends ResourceId {
-  readonly ver: string
-}
-
 /** Errors: 403 for versions readable only as the current one. */
 export async function readVersion(
   store: StoreContext,
   principal: Principal,
-  { type, id, ver }: VersionId,
+  { type, id, ver }: ResourceId & { readonly ver: string },
 ): Promise<Version> {
   requireAllowed(principal, type, 'read')
   // Larger numbers exceed PostgreSQL's int and no version has them.
@@ -156,6 +160,15 @@ export async function readMany(
 
 type ManyKey = Omit<RowKey, 'ruling'> & { readonly place: number }
 
+const LISTS = [
+  '$1::int[]',
+  '$2::int[]',
+  '$3::smallint[]',
+  '$4::uuid[]',
+  '$5::text[]',
+  '$6::boolean[]',
+]
+
 function manyStatement(keys: readonly ManyKey[]): Statement {
   const everywhere = keys.some((key) => key.everywhere)
   const list = (of: (key: ManyKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
@@ -165,17 +178,16 @@ function manyStatement(keys: readonly ManyKey[]): Statement {
     isPipelined: true,
     ...(everywhere
       ? {
-          apart: async (steps) =>
+          inSteps: async (steps) =>
             await steps.query(manyStatement((await located(steps, keys)).map(alone))),
         }
-      : { projects: keys.map(({ project }) => project) }),
+      : { perProject: keys.map(({ project }) => project) }),
     text: `select distinct on (x.place) x.place, ${V}
-      from unnest((select $1::int[]), (select $2::int[]), (select $3::smallint[]),
-          (select $4::uuid[]), (select $5::text[]), (select $6::boolean[]))
+      from ${dialect.unnest(...LISTS.map(dialect.value))}
         as x(place, project, type, id, prefix, everywhere)
       ${everywhere ? 'join tenant t on x.everywhere or t.project = x.project' : ''}
       cross join lateral (
-        select * from version where project = ${everywhere ? 't' : 'x'}.project
+        select * from version where ${everywhere ? 'project = t.project' : dialect.projectOfList('project', LISTS.length)}
           and type = x.type and id = x.id order by ver desc limit 1) v
       where starts_with(v.meta_ext, x.prefix)
       order by x.place, v.project = x.project desc`,
@@ -289,4 +301,100 @@ function isUnknown(error: unknown): boolean {
 function orUndefined(error: unknown): undefined {
   if (isUnknown(error) || (error instanceof HttpError && error.status === 410)) return undefined
   throw error
+}
+
+/**
+ * Applies masks of the platform, then cuts paths that the policy hides. Every version leaves the store through here:
+ * evaluations must reveal no more than a read.
+ */
+export function redactFor<V extends Version>(
+  principal: Principal,
+  version: V,
+  hidden: readonly string[],
+): V {
+  const masked = maskedFor(principal, version)
+  const { type, content } = masked
+  if (hidden.length === 0 || content === undefined) return masked
+  const shown = removeJsonPaths(type, content, hidden)
+  const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
+  const metaAt = isMetaCut ? metaEnd(shown) : masked.metaAt
+  const metaExtension = hidesPatient(type, hidden) ? shownMeta(masked, shown) : masked.metaExtension
+  return { ...masked, content: shown, metaAt, metaExtension }
+}
+
+/** Stored texts begin with these three members; `meta` always stays. */
+function metaEnd(content: string): number {
+  const { resourceType, id, meta } = parseJson(content) as Resource
+  return JSON.stringify({ resourceType, id, meta }).length - 2
+}
+
+/** True when the subject of the resource is hidden. */
+function hidesPatient(type: string, hidden: readonly string[]): boolean {
+  return patientless(hidden, type, () =>
+    hidesAny({ hidden }, type, compartmentCodes(type, 'Patient/'), undefined),
+  )
+}
+
+const patientless = memoFor<readonly string[], boolean>()
+
+/** Platform meta names only patients in the text or in accounts. */
+function shownMeta({ metaExtension }: Version, shown: string): string {
+  const meta = JSON.parse(`{${metaExtension}}`) as Meta
+  const accounts = (meta.accounts ?? []).map(({ reference }) => reference)
+  const named = new Set([...patientCompartments(parseJson(shown) as Resource), ...accounts])
+  const compartment = meta.compartment?.filter(
+    ({ reference }) => !reference?.startsWith('Patient/') || named.has(reference),
+  )
+  return JSON.stringify({ ...meta, compartment }).slice(1, -1)
+}
+
+/** One statement per type when only PostgreSQL knows the hidden paths. */
+export async function redactRows(
+  store: StoreContext,
+  principal: Principal,
+  interactionOf: (type: string) => Interaction,
+  rows: readonly VersionRow[],
+): Promise<readonly Version[]> {
+  if (principal.rules === undefined)
+    return rows.map((row) => redactFor(principal, toVersion(row), []))
+  const hidden = new Map<VersionRow, readonly string[]>()
+  for (const group of groupByType(rows)) {
+    const [first] = group
+    if (first === undefined) continue
+    const interaction = interactionOf(typeName(first.type))
+    const found = await hiddenIn(store, principal, interaction, group)
+    group.forEach((row, i) => {
+      hidden.set(row, found[i] ?? [])
+    })
+  }
+  return rows.map((row) => redactFor(principal, toVersion(row), hidden.get(row) ?? []))
+}
+
+function groupByType(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> {
+  const [first] = rows
+  const isOne = rows.every(({ project, type }) => project === first?.project && type === first.type)
+  if (isOne) return [rows]
+  return Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()
+}
+
+async function hiddenIn(
+  store: StoreContext,
+  principal: Principal,
+  interaction: Interaction,
+  rows: readonly VersionRow[],
+): Promise<readonly (readonly string[])[]> {
+  const grants = grantsFor(principal, typeName(rows[0]?.type ?? 0), interaction) ?? []
+  const [first] = grants
+  if (first === undefined) return []
+  if (isAlike(grants)) return rows.map(() => first.hidden)
+  const decisions = await decideRows(store, principal, [interaction], rows)
+  const all = grants.flatMap(({ hidden }) => hidden)
+  // Undecided: it was changed since the read, so every candidate path is hidden.
+  return decisions.map((found) => (found[interaction] ? hiddenBy(found[interaction]) : all))
+}
+
+/** True when all hide the same, so the governing grant does not matter. */
+function isAlike(grants: readonly Grant[]): boolean {
+  const [first] = grants.map(({ hidden }) => hidden.join())
+  return grants.every(({ hidden }) => hidden.join() === first)
 }

@@ -5,6 +5,7 @@
 import { timings } from '../../core/config/waits.ts'
 import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { hasRows } from '../../postgres/statement.ts'
 import type { StoreContext } from '../rows/context.ts'
 import {
   type OwnVersions,
@@ -38,7 +39,7 @@ interface Late {
 }
 
 /** `wait`: an earlier transaction is still open; `ready`: only `late` is left. */
-export type OwnIndexStep =
+type OwnIndexStep =
   | { readonly kind: 'done' }
   | { readonly kind: 'wait' | 'ready' | 'next'; readonly progress: OwnIndexProgress }
 
@@ -174,12 +175,11 @@ const FORGOTTEN = 5_000
 
 /** False when none were left. */
 async function forgetTexts({ connection }: StoreContext, project: number): Promise<boolean> {
-  const rows = await connection.query({
+  return await hasRows(connection, {
     text: `delete from resource_text where project = $1 and ctid = any(array(
       select ctid from resource_text where project = $1 limit $2)) returning 1`,
     values: [project, FORGOTTEN],
   })
-  return rows.length > 0
 }
 
 async function hasPassed({ connection }: StoreContext, horizon: string): Promise<boolean> {

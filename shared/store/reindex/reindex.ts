@@ -4,10 +4,10 @@ import { filterByCriteria } from '../../access/decisions/decide.ts'
 import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import { binder } from '../../postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
-import type { StoreContext } from '../rows/context.ts'
-import { indexRows } from '../rows/index-rows.ts'
+import { indexRows, type StoreContext } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
   codeRows,
@@ -36,7 +36,7 @@ interface ReindexPage {
   readonly count: number
 }
 
-export interface Reindexed {
+interface Reindexed {
   readonly seen: number
   readonly next: ReindexPosition | undefined
 }
@@ -78,7 +78,7 @@ async function newest(
   const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
   return connection.query<VersionRow>({
     text: `select ${versionColumns('v')}
-      from unnest($1::int[], $2::smallint[], $3::uuid[]) as x(project, type, id)
+      from ${dialect.unnest('$1::int[]', '$2::smallint[]', '$3::uuid[]')} as x(project, type, id)
       join resource r using (project, type, id) join version v using (project, type, id, ver)`,
     values: [
       list(rows.map(({ project }) => project)),

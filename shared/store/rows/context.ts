@@ -1,30 +1,31 @@
-/** The context of the store: one per process, and a copy per transaction. */
+/** The context of the store, one per process and a copy per transaction, and the keys and index rows that need it. */
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
-import type { Principal } from '../../access/principal.ts'
+import { type Principal, SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { badStructure, forbidden } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
-import type { Reference, Resource } from '../../fhir/resource.ts'
+import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import type { Connection } from '../../postgres/statement.ts'
+import type { ParameterSubset } from '../index/index-plan.ts'
+import { deriveIndexes, type IndexRows } from '../index/indexes.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../index/statistics.ts'
 import type { KnownCounts } from './counts.ts'
 import type { OwnParametersReader } from './custom-parameters.ts'
-import type { Fetch, RowKey } from './fetch.ts'
+import type { Fetch, RecentVersions, RowKey } from './newest.ts'
+import type { VersionRow } from './rows.ts'
+import type { Watchers } from './subscribers.ts'
+import type { Version } from './version.ts'
 import type {
   CheckedReference,
   Deleted,
   DeletionWrite,
   KeyedMutex,
+  PartWritten,
+  StatementPart,
   Submit,
   WritePlace,
-} from './ports.ts'
-import type { RecentVersions } from './recent.ts'
-import type { VersionRow } from './rows.ts'
-import type { Watchers } from './subscribers.ts'
-import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
-import type { Version } from './version.ts'
-import type { PartWritten, StatementPart } from './write-rows.ts'
+} from './write-rows.ts'
 
 export interface StoreContext {
   /** The pool, or the one connection of a transaction. */
@@ -42,13 +43,14 @@ export interface StoreContext {
   /** Called once for each failing search parameter of a Project. */
   readonly warn: (parameter: OwnParameter) => void
   readonly logDamaged: (row: VersionRow) => void
-  readonly tenants: Tenants
+  /** The number that leads the primary keys of a Project, by the row id of the Project. */
+  readonly projectNumber: (connection: Connection, rowId: string) => Promise<number | undefined>
   readonly watchers: Watchers
   readonly statistics: KeyStatistics
   /** By `p ^ k`: units have one `k` in all Projects. */
-  readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
+  readonly seenCodes: Seen<bigint>
   /** Row ids of patients that were seen to hold accounts. */
-  readonly holders: { has(id: string): boolean; add(id: string): void }
+  readonly holders: Seen<string>
   /** Called when the outbox has new rows; in a transaction, after the commit. */
   readonly announce: () => void
   /** Runs a part's follow-up after its row is written; in a transaction, at its end. */
@@ -60,6 +62,11 @@ export interface StoreContext {
   readonly transact: Transact
   /** References to check at the end of the transaction; undefined outside of one. */
   readonly deferred: CheckedReference[] | undefined
+}
+
+interface Seen<Key> {
+  has(key: Key): boolean
+  set(key: Key, value: true): unknown
 }
 
 export interface WriteAttempt {
@@ -150,7 +157,7 @@ export function withAbortSignal(
 }
 
 /** Project of a type for a Principal, and the prefix of the platform meta of visible rows. */
-export interface Scope {
+interface Scope {
   readonly project: number
   /** Empty: every row of the project. */
   readonly metaPrefix: string
@@ -163,10 +170,10 @@ export function rowScope(principal: Principal, type: string): Scope {
     const everywhere = principal.isSuperAdmin
     return { project: principal.project.number, metaPrefix: '', everywhere }
   }
-  // A member who is not an admin reads only its own User, which may belong to no Project.
+  // Non-admin members read only their own User, which may belong to no Project.
   const isOwn = type === 'User' && !principal.isProjectAdmin
   const metaPrefix = principal.isSuperAdmin || isOwn ? '' : projectMetaPrefix(principal.project.id)
-  return { project: REGISTRY_PROJECT, metaPrefix, everywhere: false }
+  return { project: SYSTEM_PROJECT_NUMBER, metaPrefix, everywhere: false }
 }
 
 function projectMetaPrefix(projectId: string): string {
@@ -175,7 +182,7 @@ function projectMetaPrefix(projectId: string): string {
 
 /** The key of registry rows within one Project. */
 export function projectKey(keys: Keys, type: string, projectId: string): bigint {
-  return keys.token(keys.param(REGISTRY_PROJECT, type, '_project'), undefined, projectId)
+  return keys.token(keys.param(SYSTEM_PROJECT_NUMBER, type, '_project'), undefined, projectId)
 }
 
 const ID = /^[A-Za-z0-9\-.]{1,64}$/
@@ -235,4 +242,44 @@ export function requireAllowed(
 ): void {
   if (!isResourceType(type)) throw badStructure('Unknown resource type')
   if (!may(principal, type, interaction)) throw forbidden(`no right to ${interaction} ${type}`)
+}
+
+interface IndexChoice {
+  readonly parameters: OwnParameters | undefined
+  readonly only?: ParameterSubset | undefined
+}
+
+export function indexRows(
+  store: Pick<StoreContext, 'keys' | 'warn'>,
+  project: number,
+  resource: Resource,
+  { parameters, only }: IndexChoice,
+): IndexRows {
+  const rows = deriveIndexes(store.keys, project, resource, { own: parameters, only })
+  for (const parameter of rows.failed) store.warn(parameter)
+  const holders = metaAccounts(resource.meta) ?? []
+  const isFiled = REGISTRY_TYPES.has(resource.resourceType)
+  if (holders.length === 0 && !isFiled) return rows
+  const held = new Set(rows.keys)
+  const accounts = holders
+    .flatMap((account) => account.reference ?? [])
+    .map((reference) => store.keys.compartment(project, reference))
+    .filter((key) => !held.has(key))
+  const own = isFiled
+    ? [projectKey(store.keys, resource.resourceType, resource.meta?.project ?? '')]
+    : []
+  return {
+    ...rows,
+    nref: rows.nref + accounts.length,
+    keys: [
+      ...rows.keys.slice(0, rows.nref),
+      ...new Set(accounts),
+      ...rows.keys.slice(rows.nref),
+      ...own,
+    ],
+  }
+}
+
+export function metaAccounts(meta: Meta | undefined): readonly Reference[] | undefined {
+  return meta?.accounts ?? (meta?.account && [meta.account])
 }

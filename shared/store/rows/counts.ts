@@ -1,10 +1,14 @@
-/** Caches exact counts. An unchanged snapshot means the count is exact; any commit in the cluster ends it. */
+/** Caches counts. An unchanged snapshot means that the count still holds; any commit in the cluster ends it. */
 import { batchPerTick } from '../../core/batching.ts'
 import { Cache } from '../../core/cache.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
 
-interface Counted {
+export interface Total {
   readonly count: number
+  readonly isEstimate: boolean
+}
+
+interface Counted extends Total {
   readonly state: string | null
 }
 
@@ -34,14 +38,15 @@ export class KnownCounts {
     })
   }
 
-  async count(connection: Connection, statement: Statement): Promise<number> {
+  /** Runs a statement that selects a Total, unless its last one still holds. */
+  async count(connection: Connection, statement: Statement): Promise<Total> {
     const name = JSON.stringify([statement.text, ...statement.values.map(stringifyBigint)])
     const known = this.#counts.get(name)
-    if (known !== undefined && (await this.#look('now')) === known.state) return known.count
+    if (known !== undefined && (await this.#look('now')) === known.state) return known
     const counted = await countNow(connection, statement)
     if (counted.state === null || counted.count < FEW) this.#counts.delete(name)
     else this.#counts.set(name, counted)
-    return counted.count
+    return counted
   }
 }
 
@@ -55,11 +60,12 @@ async function lookNow(primary: Connection): Promise<string | null> {
   return row?.state ?? null
 }
 
-/** Counts without the cache: a transaction sees its own changes. */
+/** Runs a statement that selects a Total, without the cache: a transaction sees its own changes. */
 export async function countNow(connection: Connection, statement: Statement): Promise<Counted> {
-  const text = `select count(*)::int as count, ${STATE} from (${statement.text}) r`
+  const text = `select c.count::int, c.estimated as "isEstimate", ${STATE}
+    from (${statement.text}) c(count, estimated)`
   const [row] = await connection.query<Counted>({ ...statement, text })
-  return row ?? { count: 0, state: null }
+  return row ?? { count: 0, isEstimate: false, state: null }
 }
 
 const stringifyBigint = (value: unknown) => (typeof value === 'bigint' ? String(value) : value)

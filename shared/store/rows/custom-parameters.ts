@@ -3,7 +3,7 @@ import { unsearchablePaths } from '../../access/fields/fields.ts'
 import { overlaps } from '../../access/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { Cache, createFreshCache } from '../../core/cache.ts'
+import { Cache, FreshCache } from '../../core/cache.ts'
 import { timings } from '../../core/config/waits.ts'
 import { badRequest, HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -82,7 +82,7 @@ export function openOwnParameters(database: Database): OwnParametersReader {
     return row && compiled(connection, project, row)
   }
 
-  const cache = createFreshCache<OwnParameters>(
+  const cache = new FreshCache<OwnParameters>(
     {
       ...TIMES,
       name: 'own-parameters',

@@ -2,9 +2,11 @@
  * Outbox events. The statement of a change checks `active_subscription`, which the statement that writes a
  * Subscription updates: every later write in any process sees it without cache invalidation.
  */
+
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Cause, Principal } from '../../access/principal.ts'
 import type { Change } from '../../access/subscription.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
 import type { VersionRow } from './rows.ts'
@@ -17,7 +19,7 @@ export interface EventOrigin {
   readonly home: string | undefined
 }
 
-export type Operation = 'c' | 'u' | 'd'
+type Operation = 'c' | 'u' | 'd'
 
 /** No events: nothing can subscribe to them, or each event would cause the next. */
 const SILENT: ReadonlySet<string> = new Set([
@@ -78,7 +80,7 @@ export function registryEventPart(
     'text[]',
   )
   return `rx as (select t.project, w.type, w.id, w.ver, x.cause
-    from unnest(${numbers}, ${homes}, ${causes}) as x(n, home, cause)
+    from ${dialect.unnest(numbers, homes, causes)} as x(n, home, cause)
     join w using (n) join tenant t on t.fhir_id = x.home),
   ro as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, '${op}', w.cause from rx w

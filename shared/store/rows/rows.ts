@@ -1,8 +1,8 @@
 /** Rows of `version` as values, and their redaction for a Principal. */
 import {
   hasMasks,
-  hasPlatformMasks,
   hiddenFields,
+  MASKED_TYPES,
   masked,
   removeJsonPaths,
 } from '../../access/fields/fields.ts'
@@ -62,7 +62,7 @@ export function present(version: Version, principal: Principal, extended: boolea
 
 export function maskedFor<V extends Version>(principal: Principal, version: V): V {
   const { type, content } = version
-  if (content === undefined || !hasPlatformMasks(type)) return version
+  if (content === undefined || !MASKED_TYPES.has(type)) return version
   const { viewer, author } = seenAs(version, principal)
   const hidden = hiddenFields(viewer, type)
   const text = hidden.length === 0 ? content : removeJsonPaths(type, content, hidden)

@@ -6,7 +6,9 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { extractResourceText, type ResourceText } from '../../fhir/searched-text.ts'
-import type { CodeRow, RangeRow, StringRow } from '../index/rows.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import type { CodeRow, RangeRow, StringRow } from '../index/keys.ts'
 
 export interface UniqueKey {
   readonly p: bigint
@@ -37,17 +39,6 @@ export const INTO = {
 
 export function contentSql(lu: string): string {
   return `head || to_char(${lu} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || tail`
-}
-
-export type Bind = (value: unknown, type: string) => string
-
-export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }
 
 /** Numbers start at 1. */
@@ -215,7 +206,7 @@ function unnest<T>(rows: readonly Listed<T>[], bind: Bind, columns: readonly Col
   })
   const ns = bind(`{${rows.map(({ n }) => n).join(',')}}`, 'int[]')
   const names = columns.map(([name]) => name)
-  return `unnest(${[ns, ...lists].join(', ')}) as x(n, ${names.join(', ')})`
+  return `${dialect.unnest(ns, ...lists)} as x(n, ${names.join(', ')})`
 }
 
 /** Sorts and removes duplicates, which the insert does not check. */

@@ -7,12 +7,18 @@
  *   ok   updates with their time; those whose version is current are w
  *   w    the rows written
  *
- * All parts see one snapshot, so none may delete another's inserts. Sorted lists prevent deadlocks.
+ * All parts see one snapshot, so none may delete another's inserts. Sorted lists prevent deadlocks. Concurrent single
+ * writes share a statement; if it fails, they run one by one, so that each gets its own error.
  */
-import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
+import { batchInLanes, type Pending } from '../../core/batching.ts'
+import { RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
+import { retryOnConflict } from '../../core/retry.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
+import type { Database } from '../../postgres/database.ts'
+import { SqlError } from '../../postgres/sql-error.ts'
+import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { eventPart, registryEventPart } from './event-rows.ts'
-import { runLeasesHeldSql } from './run-leases.ts'
 import {
   codeRows,
   contentSql,
@@ -25,7 +31,14 @@ import {
   textRows,
   uniqueRows,
 } from './side-rows.ts'
-import type { PartRow, PartSql, Write } from './write-rows.ts'
+import {
+  type PartRow,
+  type PartSql,
+  runLeasesHeldSql,
+  type Submit,
+  type Write,
+  type Written,
+} from './write-rows.ts'
 
 /** For 1 to 100 writes of one kind to different resources. */
 export function writeStatement(writes: readonly Write[]): Statement {
@@ -84,7 +97,7 @@ function timeGiven(times: readonly Listed<Date>[], bind: Bind): string {
   const numbers = bind(`{${times.map(({ n }) => n).join(',')}}`, 'int[]')
   const given = bind(`{${times.map(({ item }) => item.toISOString()).join(',')}}`, 'timestamptz[]')
   return `least(${NOW},
-    (select g.lu from unnest(${numbers}, ${given}) as g(n, lu) where g.n = i.n))`
+    (select g.lu from ${dialect.unnest(numbers, given)} as g(n, lu) where g.n = i.n))`
 }
 
 const INSERT_RESOURCE = `r as (
@@ -152,8 +165,8 @@ function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventP
       ...(filed.length > 0 ? [{ name: 'filed', sql: [registryEventPart(op, filed, bind)] }] : []),
     ],
     made: [
-      ...(isPlain ? ['exists (select from o)'] : []),
-      ...(filed.length > 0 ? ['exists (select from ro)'] : []),
+      ...(isPlain ? ['exists (select 1 from o)'] : []),
+      ...(filed.length > 0 ? ['exists (select 1 from ro)'] : []),
     ],
   }
 }
@@ -237,4 +250,59 @@ function inputRow(write: Write): readonly unknown[] {
     write.sideRows,
     write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
   ]
+}
+
+const MAX_ROWS = 100
+const MAX_BATCH_CHARACTERS = 4_000_000
+
+type Waiting = Pending<Write, readonly Written[]>
+
+/** One write, one statement: inside a transaction, or when a batch has failed. */
+function submitAlone(connection: Connection): Submit {
+  return (write) => connection.query<Written>(writeStatement([write]))
+}
+
+export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
+  const alone = submitAlone(database)
+  return batchInLanes<Connection, Write, readonly Written[]>(() => database.lane(), {
+    take: takeBatch,
+    async run(connection, batch) {
+      try {
+        const writes = batch.map(({ item }) => item)
+        const rows = await connection.query<Written>(writeStatement(writes))
+        const found = Map.groupBy(rows, (row) => row.n)
+        batch.forEach(({ resolve }, i) => {
+          resolve(found.get(i + 1) ?? [])
+        })
+      } catch (error) {
+        // Without a response the commit state is unknown: do not write again.
+        const isOfOne = error instanceof SqlError || error instanceof RunLeaseLost
+        const again = error instanceof TransactionConflict || (isOfOne && batch.length > 1)
+        for (const { item, resolve, reject } of batch) {
+          if (again) await retryOnConflict(() => alone(item)).then(resolve, reject)
+          else reject(error)
+        }
+      }
+    },
+  })
+}
+
+/** One kind, each resource once. */
+function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waiting[]] {
+  const most = Math.min(share, MAX_ROWS)
+  const batch: Waiting[] = []
+  const rest: Waiting[] = []
+  const taken = new Set<string>()
+  const kind = queue[0]?.item.kind
+  let size = 0
+  for (const pending of queue) {
+    const { item: write } = pending
+    const row = `${write.project}/${write.type}/${write.id}`
+    size += write.tail.length
+    const fits = batch.length < most && (batch.length === 0 || size < MAX_BATCH_CHARACTERS)
+    if (fits && write.kind === kind && !taken.has(row)) batch.push(pending)
+    else rest.push(pending)
+    taken.add(row)
+  }
+  return [batch, rest]
 }

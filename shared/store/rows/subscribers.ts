@@ -12,6 +12,7 @@ import { HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import type { ChangeEvent } from './event-rows.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from './rows.ts'
@@ -46,7 +47,7 @@ export async function readWatches(
     name: 'watches',
     text: `select distinct a.project, a.id::text, a.watched, a.ver, a.since,
         a.until is null as "isStored"
-      from unnest($1::int[], $2::smallint[]) as x(project, type)
+      from ${dialect.unnest('$1::int[]', '$2::smallint[]')} as x(project, type)
       join active_subscription a on a.project = x.project
         and (a.watched = x.type or a.since > $3)
       where a.until is null or a.until > clock_timestamp()

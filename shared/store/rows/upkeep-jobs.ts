@@ -36,12 +36,12 @@ export function jobRunLease({ id, token }: LeasedJob): RunLease {
   return { owner: 'j', run: id, token }
 }
 
-export type UpkeepKind = 'reindex' | 'expunge'
+export type UpkeepKind = 'reindex' | 'expunge' | 'dry-run'
 
 type OwnKind = 'own-parameters' | 'index-revision'
 
-interface UpkeepInput {
-  /** Project whose AsyncJob it is, and who asked. */
+export interface UpkeepInput {
+  /** Project of the AsyncJob; the next elements are its caller. */
   readonly homeId: string
   readonly requester: string | undefined
   readonly membershipId: string
@@ -50,7 +50,16 @@ interface UpkeepInput {
   readonly projectId: string
   readonly type: string | undefined
   readonly id: string | undefined
+  /** Narrows a reindex. */
   readonly filter?: string | undefined
+  readonly dryRun?: DryRunInput | undefined
+}
+
+/** Past runs of a Bot, to be repeated with the code of a label in a version of the Bot. */
+export interface DryRunInput {
+  readonly version: number
+  readonly label: string
+  readonly runs: readonly string[]
 }
 
 interface JobRow extends LeasedJob {
@@ -106,7 +115,7 @@ export async function leaseUpkeepJob(
 ): Promise<UpkeepJob | OwnJob | undefined> {
   return await leaseNext<UpkeepJob | OwnJob>(connection, JOBS, {
     name: 'upkeep-job-lease',
-    where: `x.kind in ('reindex', 'expunge', 'own-parameters', 'index-revision')
+    where: `x.kind in ('reindex', 'expunge', 'dry-run', 'own-parameters', 'index-revision')
       and (x.held is not null or x.touched < clock_timestamp()
         - case x.state when 'waiting' then interval '0' else ${TOUCHED} end)`,
     orderBy: 'x.touched',

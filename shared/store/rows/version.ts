@@ -69,6 +69,7 @@ export interface BinaryHead {
 export interface SearchPage {
   readonly versions: readonly Version[]
   readonly total: number | undefined
+  readonly isTotalEstimated?: boolean
   readonly next: string | undefined
   /** The cursor of the page before, when this one was reached by a cursor. */
   readonly previous: string | undefined

@@ -1,10 +1,13 @@
-/** The rows of one write, and the answer to it. */
+/** The rows of one write or deletion, the answer to it, and the lease that the write of a bot run needs. */
 
 import type { RunLease } from '../../access/principal.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Reference } from '../../fhir/resource.ts'
 import type { ResourceText } from '../../fhir/searched-text.ts'
 import type { Bind, Connection } from '../../postgres/statement.ts'
 import type { IndexRows } from '../index/indexes.ts'
 import type { EventOrigin } from './event-rows.ts'
+import type { VersionRow } from './rows.ts'
 import type { Listed, Target, UniqueKey } from './side-rows.ts'
 
 export interface Write {
@@ -78,4 +81,86 @@ export interface Written {
   readonly lu: Date | null
   readonly target: number | null
   readonly hasEvents: boolean
+}
+
+/** A condition that holds, or ends the statement with RunLost; locks the rows until its end. */
+export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
+  const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
+  const owners = bind(
+    list(({ owner }) => owner),
+    '"char"[]',
+  )
+  const runs = bind(
+    list(({ run }) => run),
+    'uuid[]',
+  )
+  const counts = bind(
+    list(({ token }) => token),
+    'int[]',
+  )
+  return `(select bool_and(require_run(t.o, t.r, t.k))
+    from (select distinct * from unnest(${owners}, ${runs}, ${counts}) as t(o, r, k)) t)`
+}
+
+/** Locks the row until the transaction ends. Errors: RunLost. */
+export async function requireRunLease(
+  connection: Connection,
+  { owner, run, token }: RunLease,
+): Promise<void> {
+  await connection.query({
+    name: 'run-require',
+    text: 'select require_run($1, $2, $3)',
+    values: [owner, run, token],
+  })
+}
+
+export interface Deleted extends VersionRow {
+  readonly n: number
+  /** True for the new deletion; otherwise the row before it. */
+  readonly deleted: boolean
+  readonly gone: boolean
+  /** ProjectMembership whose profile was just deleted. */
+  readonly membership: string | null
+  readonly hasEvents: boolean
+}
+
+export interface DeletionWrite {
+  readonly project: number
+  readonly type: number
+  readonly id: string
+  /** Any version when undefined. */
+  readonly vers: readonly number[] | undefined
+  readonly metaPrefix: string
+  readonly author: string | undefined
+  /** Absent when no Subscription can wait for it. */
+  readonly event: EventOrigin | undefined
+  /** Key of the ProjectMemberships with this profile, for profile types. */
+  readonly profileKey: bigint | undefined
+  readonly parts: readonly Omit<PartRow, 'row'>[]
+  /** Lease that must be held; otherwise nothing is deleted. */
+  readonly lease: RunLease | undefined
+}
+
+/** Returns the rows of one write; none when an update lost its race. */
+export type Submit = (write: Write) => Promise<readonly Written[]>
+
+export type KeyedMutex = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
+
+export interface CheckedReference extends Target {
+  readonly path: string
+}
+
+export interface WritePlace {
+  readonly kind: Write['kind']
+  /** For registry types the number is the system project's, the id is not. */
+  readonly project: number
+  readonly projectId: string
+  readonly id: string
+  readonly ver: number
+  readonly after: Date | undefined
+  /** Accounts for a new resource that names none. */
+  readonly accounts?: readonly Reference[] | undefined
+  /** Row ids of patients: the write is held if one has accounts. */
+  readonly patientIds?: readonly string[] | undefined
+  readonly own: OwnParameters | undefined
 }

@@ -8,9 +8,9 @@ import type { Resource } from '../../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../../search/language/search-request.ts'
 import { search } from '../../search/page.ts'
 import { normalId, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
-import type { KeyedMutex } from '../rows/ports.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import { remove } from './remove.ts'
+import type { KeyedMutex } from '../rows/write-rows.ts'
+import { remove } from './deletions.ts'
 import { create, update } from './write.ts'
 
 /** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
@@ -30,7 +30,7 @@ export function createKeyedMutex(): KeyedMutex {
   }
 }
 
-interface ConditionalCreate {
+interface ConditionalWrite {
   readonly resource: Resource
   readonly condition: SearchRequest
   readonly options?: WriteOptions | undefined
@@ -39,7 +39,7 @@ interface ConditionalCreate {
 export async function createConditional(
   store: StoreContext,
   principal: Principal,
-  { resource, condition, options = {} }: ConditionalCreate,
+  { resource, condition, options = {} }: ConditionalWrite,
 ): Promise<WriteResult> {
   requireAllowed(principal, resource.resourceType, 'create')
   const answer = (match: Version): WriteResult => ({ ...match, outcome: 'unchanged' })
@@ -54,16 +54,10 @@ export async function createConditional(
   })
 }
 
-interface ConditionalUpdate {
-  readonly resource: Resource
-  readonly condition: SearchRequest
-  readonly options?: WriteOptions | undefined
-}
-
 export async function updateConditional(
   store: StoreContext,
   principal: Principal,
-  { resource, condition, options = {} }: ConditionalUpdate,
+  { resource, condition, options = {} }: ConditionalWrite,
 ): Promise<WriteResult> {
   requireAllowed(principal, resource.resourceType, 'update')
   const overwrite = (inner: StoreContext, match: Version) => {

@@ -1,14 +1,26 @@
-/** The deleting statement: one for a single deletion and for those of a bundle. */
+/** Deletions: one statement, for a single deletion or those of a bundle; one before it if a policy distinguishes resources. */
 
+import { isPlain, readDecided } from '../../access/decisions/decide.ts'
+import { may } from '../../access/policy.ts'
+import { type Principal, SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { batchPerTick } from '../../core/batching.ts'
+import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../core/errors.ts'
+import { LOST, retryOnConflict } from '../../core/retry.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
-import { deletionEventPart } from '../rows/event-rows.ts'
-import type { Deleted, DeletionWrite } from '../rows/ports.ts'
-import { runLeasesHeldSql } from '../rows/run-leases.ts'
-import { REGISTRY_PROJECT } from '../rows/tenants.ts'
-import type { Write } from '../rows/write-rows.ts'
+import { isLegalId, readRow, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
+import { deletionEventPart, eventOrigin } from '../rows/event-rows.ts'
+import { toVersion } from '../rows/rows.ts'
+import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
+import {
+  type Deleted,
+  type DeletionWrite,
+  runLeasesHeldSql,
+  type Write,
+} from '../rows/write-rows.ts'
+import { authorId } from './prepare.ts'
 
 /**
  * Returns the row before (`was`) and the deletion (`now`). Without `was` the id is unknown; without `now` it was
@@ -35,7 +47,7 @@ export function deleteStatement(deletions: readonly DeletionWrite[]): Statement 
   ]
   return {
     name: name.join('-'),
-    projects: deletions.map(({ project }) => project),
+    perProject: deletions.map(({ project }) => project),
     text: `with x as materialized (
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
           $7::text[], $8::boolean[], $9::bigint[])
@@ -47,7 +59,7 @@ export function deleteStatement(deletions: readonly DeletionWrite[]): Statement 
           date_trunc('milliseconds', clock_timestamp()) as at, v.*
         from x cross join lateral (
           select project, type, id, ver, lu, content, meta_at, meta_ext from version
-          where project = x.project and type = x.type and id = x.id order by ver desc limit 1) v),
+          where ${dialect.projectOfList('project', values.length)} and type = x.type and id = x.id order by ver desc limit 1) v),
       d as (
         delete from resource r using was
         where r.project = was.project and r.type = was.type and r.id = was.id
@@ -63,7 +75,7 @@ export function deleteStatement(deletions: readonly DeletionWrite[]): Statement 
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
       select d.n::int, true as deleted, true as gone, ${membership} as membership,
-        ${hasEvents ? 'exists (select from o)' : 'false'} as "hasEvents", now.*
+        ${hasEvents ? 'exists (select 1 from o)' : 'false'} as "hasEvents", now.*
       from now join d using (project, type, id)
       union all
       select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
@@ -102,7 +114,7 @@ function deletionValues(deletions: readonly DeletionWrite[]): unknown[] {
 }
 
 function isFiled({ project }: DeletionWrite): boolean {
-  return project === REGISTRY_PROJECT
+  return project === SYSTEM_PROJECT_NUMBER
 }
 
 /** One statement per event-loop turn; a resource that is named again goes into the next. */
@@ -152,14 +164,121 @@ const MEMBERSHIP = 'ProjectMembership'
 const PROFILES = new Set(['Patient', 'Practitioner', 'RelatedPerson', 'Bot', 'ClientApplication'])
 
 /** Undefined for a type that is never a profile. */
-export function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
+function profileKey(keys: Keys, type: string, id: string): bigint | undefined {
   if (!PROFILES.has(type)) return undefined
-  const p = keys.param(REGISTRY_PROJECT, MEMBERSHIP, 'profile')
-  return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
+  const p = keys.param(SYSTEM_PROJECT_NUMBER, MEMBERSHIP, 'profile')
+  return keys.reference(p, keys.target(SYSTEM_PROJECT_NUMBER, `${type}/${id}`))
 }
 
 const MEMBERSHIPS = [
-  `pm as (select d.n, m.id from d join resource m on m.project = ${REGISTRY_PROJECT}
+  `pm as (select d.n, m.id from d join resource m on m.project = ${SYSTEM_PROJECT_NUMBER}
         and m.type = ${typeNumber(MEMBERSHIP)} and m.keys @> array[d.profile]),`,
   '(select pm.id from pm where pm.n = d.n limit 1)',
 ] as const
+
+interface Removal {
+  readonly type: string
+  readonly id: string
+  readonly options?: WriteOptions | undefined
+}
+
+/** Idempotent. Errors: 403, 404 unknown or not visible, 412. */
+export async function remove(
+  store: StoreContext,
+  principal: Principal,
+  { type, id, options = {} }: Removal,
+): Promise<Deletion> {
+  requireAllowed(principal, type, 'delete')
+  if (!isLegalId(id)) throw notFound()
+  const isMember = principal.membershipId !== undefined
+  if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
+  if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
+    return removeRuled(store, principal, { type, id, options })
+  }
+  return removeRow(store, principal, { type, id, options })
+}
+
+function isSeen(principal: Principal, type: string): boolean {
+  return may(principal, type, 'read') && isPlain(principal, type, 'read')
+}
+
+/** Deletes the version decided on; decides again on a newer one. */
+function removeRuled(
+  store: StoreContext,
+  principal: Principal,
+  removal: Removal,
+): Promise<Deletion> {
+  const inTransaction = store.deferred !== undefined
+  return retryOnConflict(() => removeStored(store, principal, removal), { inTransaction })
+}
+
+async function removeStored(
+  store: StoreContext,
+  principal: Principal,
+  { type, id, options = {} }: Removal,
+): Promise<Deletion | typeof LOST> {
+  const before = await readDecided(store, principal, type, { id, interactions: ['read', 'delete'] })
+  if (before?.decisions.read === undefined) throw notFound()
+  const { row } = before
+  if (row.content === null) return { ...toVersion(row, id), membership: undefined }
+  if (before.decisions.delete === undefined) throw forbidden('criteria of every entry for delete')
+  if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
+  try {
+    return await removeRow(store, principal, { type, id, options: { ifMatch: [row.ver] } })
+  } catch (error) {
+    const isLostRace = error instanceof HttpError && error.status === 412
+    if (!isLostRace || options.ifMatch) throw error
+    return LOST
+  }
+}
+
+async function removeRow(
+  store: StoreContext,
+  principal: Principal,
+  { type, id, options = {} }: Removal,
+): Promise<Deletion> {
+  const isMember = principal.membershipId !== undefined
+  if (isMember) await store.rules.get(type)?.checkDeletion?.(store, principal, id)
+  const scope = rowScope(principal, type)
+  const removeIn = (project: number) => {
+    const deletion = {
+      project,
+      type: typeNumber(type),
+      id: store.keys.rowId(type, id),
+      vers: options.ifMatch,
+      metaPrefix: scope.metaPrefix,
+      author: principal.profile && authorId(store, principal.profile),
+      event: eventOrigin(store.keys, principal, { type, projectId: undefined, operation: 'd' }),
+      profileKey: profileKey(store.keys, type, id),
+      lease: principal.lease,
+      parts: store.parts.flatMap((part, order) =>
+        part.removal?.type === type ? [{ part, order }] : [],
+      ),
+    }
+    const inTransaction = store.deferred !== undefined
+    return retryOnConflict(() => store.remove(deletion), { inTransaction })
+  }
+  let rows = await removeIn(scope.project)
+  if (rows.length === 0 && scope.everywhere) {
+    const row = await readRow(store, principal, type, id)
+    if (row && row.project !== scope.project) rows = await removeIn(row.project)
+  }
+  const found = rows.find((row) => row.deleted) ?? rows[0]
+  if (found?.hasEvents) store.announce()
+  if (found === undefined) throw notFound()
+  if (found.deleted) await notifyDeletion(store, found, toVersion(found, id))
+  if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
+  if (options.ifMatch) throw preconditionFailed()
+  throw conflict('Too many concurrent changes, try again')
+}
+
+async function notifyDeletion(
+  store: StoreContext,
+  { project }: Deleted,
+  version: Version,
+): Promise<void> {
+  for (const part of store.parts) {
+    if (part.buildDeletionRow === undefined || part.types?.has(version.type) !== true) continue
+    await store.written(part, { project, row: part.buildDeletionRow(version) })
+  }
+}

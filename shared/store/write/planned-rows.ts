@@ -15,8 +15,6 @@ import type { IndexRows } from '../index/indexes.ts'
 import type { StoreContext, WritePart } from '../rows/context.ts'
 import { readOwnParameters } from '../rows/custom-parameters.ts'
 import { eventPart } from '../rows/event-rows.ts'
-import type { CheckedReference } from '../rows/ports.ts'
-import { requireRunLease } from '../rows/run-leases.ts'
 import {
   compareRanges,
   compareStrings,
@@ -27,7 +25,7 @@ import {
   lexemesSql,
 } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
-import type { Write } from '../rows/write-rows.ts'
+import { type CheckedReference, requireRunLease, type Write } from '../rows/write-rows.ts'
 import { authorizeCreate } from './authorize.ts'
 import { prepareDecided } from './write.ts'
 
@@ -263,7 +261,7 @@ const textWith = (parts: string) => `with t as materialized (
   w as (select $1::int as project, $2::smallint as type, unnest(${list('id')}) as id, 1 as ver,
     $4::text as cause),
   ${eventPart('c')}
-  select exists (select from o) as "hasEvents",
+  select exists (select 1 from o) as "hasEvents",
     ${holdAccounts('$1::int', list('patient'))} as "isHeld"`
 
 const texts = new WeakMap<readonly WritePart[], string>()
@@ -335,7 +333,7 @@ export async function createPlanned(
   store.deferred?.push(...references)
   const [answer] = await store.connection.query<PlannedAnswer>(rows.statement(store.parts))
   if (answer === undefined || answer.isHeld) return false
-  for (const key of rows.codes) store.seenCodes.add(key)
+  for (const key of rows.codes) store.seenCodes.set(key, true)
   if (answer.hasEvents) store.announce()
   return true
 }

@@ -1,20 +1,27 @@
-/** Prepares a resource for its write: the version and its rows. */
+/** Prepares a resource for its write, the version and its rows; submits it. */
+
 import { type Principal, profileReference } from '../../access/principal.ts'
-import { badRequest } from '../../core/errors.ts'
+import { badRequest, conflict } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isSameJson, isSameValue } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
+import { SqlError } from '../../postgres/sql-error.ts'
 import { getIndexPlan, keepsRows, keepsSideRows } from '../index/index-plan.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from '../index/indexes.ts'
-import type { StoreContext, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
+import {
+  indexRows,
+  metaAccounts,
+  type StoreContext,
+  type UniqueValue,
+  type VersionDraft,
+  type WriteRule,
+} from '../rows/context.ts'
 import { eventOrigin } from '../rows/event-rows.ts'
-import { indexRows, metaAccounts } from '../rows/index-rows.ts'
-import type { CheckedReference, WritePlace } from '../rows/ports.ts'
 import { composeContent, contentTail, timeText, type VersionRow } from '../rows/rows.ts'
-import { newText, type UniqueKey } from '../rows/side-rows.ts'
-import type { Version, WriteOptions } from '../rows/version.ts'
-import type { PartRow, Write } from '../rows/write-rows.ts'
-import { referencesToCheck } from './references.ts'
+import { ACCOUNT_PATIENT, newText, type UniqueKey } from '../rows/side-rows.ts'
+import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
+import type { CheckedReference, PartRow, Write, WritePlace } from '../rows/write-rows.ts'
+import { invalidReferences, referencesToCheck } from './references.ts'
 
 export interface Prepared {
   readonly write: Write
@@ -240,4 +247,63 @@ function hasSameElements(a: Resource, b: Resource): boolean {
   const { meta: _before, ...before } = a
   const { meta: _after, ...after } = b
   return isSameValue(before, after)
+}
+
+/** Undefined when an update lost a race, `held` when a patient holds accounts. Errors: 400 for references, 409. */
+export async function submit(
+  store: StoreContext,
+  prepared: Prepared,
+): Promise<Date | 'held' | undefined> {
+  const { write, references } = prepared
+  const { resourceType: type } = prepared.resource
+  // A statement behind the writes checks them, before the writes are answered.
+  store.deferred?.push(...references)
+  const rows = await store.submit(write).catch((error: unknown) => {
+    const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
+    throw isSecond ? conflict(`${type} with this value already exists`) : error
+  })
+  if (rows.some(({ target }) => target === ACCOUNT_PATIENT)) return 'held'
+  const missing = rows.flatMap(({ target }) => target ?? [])
+  if (missing.length > 0) {
+    throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
+  }
+  if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
+  if (rows.length === 0) return undefined
+  for (const { p, k } of write.rows?.codes ?? []) store.seenCodes.set(p ^ k, true)
+  const { project, parts } = write
+  for (const { part, row } of parts) await store.written(part, { project, row })
+  return rows[0]?.lu ?? undefined
+}
+
+/** Caches the written version, so that its next change skips the read. */
+export function toWriteResult(
+  { recent }: StoreContext,
+  { write, resource }: Prepared,
+  id: string,
+  { lastUpdated, outcome }: Pick<WriteResult, 'lastUpdated' | 'outcome'>,
+): WriteResult {
+  const { project, ver, metaAt, metaExtension } = write
+  const content = write.head + timeText(lastUpdated) + write.tail
+  recent?.keep({
+    ...{ project, type: write.type, id: write.id, ver, lu: lastUpdated, content },
+    ...{ meta_at: metaAt, meta_ext: metaExtension },
+  })
+  return {
+    type: resource.resourceType,
+    id,
+    ver,
+    lastUpdated,
+    content,
+    metaAt,
+    metaExtension,
+    outcome,
+  }
+}
+
+/** True when the row or one of its ids exists. */
+export function isTaken(error: unknown): boolean {
+  return (
+    error instanceof SqlError &&
+    /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
+  )
 }

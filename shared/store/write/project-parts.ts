@@ -1,16 +1,133 @@
 /** Statement parts for the number and the index of a Project. */
-import type { Change } from '../../core/cache.ts'
+import { requireSupported } from '../../access/unsupported-elements.ts'
+import type { Outbound } from '../../core/config/outbound.ts'
+import { badRequest } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { asArray, isObject, type Resource } from '../../fhir/resource.ts'
+import {
+  checkDeadLetterMail,
+  checkMailServer,
+  checkMailTarget,
+} from '../../outbound/project-mail.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
 import { SEARCH_PARAMETER } from '../rows/custom-parameters.ts'
 import { wantsFullText } from '../rows/side-rows.ts'
 import { ownParametersJob } from '../rows/upkeep-jobs.ts'
-import { platformMeta } from '../rows/version.ts'
 
 const PROJECT = 'Project'
 
-/** A Project is stored under its own id. */
-export const projectRule: WriteRule = { type: PROJECT, isProject: true }
+/** A Project is stored under its own id. `targets`: where its mail server may be. */
+export function projectRule(targets: Outbound): WriteRule {
+  return {
+    type: PROJECT,
+    isProject: true,
+    checkForm(project) {
+      requireSupported(project)
+      requireOnePolicyEach(project)
+      checkSettings(project)
+      checkMailServer(project)
+      checkDeadLetterMail(project)
+      requireOneSecretEach(project)
+    },
+    async admit({ before, after }) {
+      checkMailTarget(before, after, targets)
+      return after
+    },
+  }
+}
+
+/** Errors: 400 for a second default policy of the same kind of member. */
+function requireOnePolicyEach({ defaultAccessPolicies: items }: Resource): void {
+  const seen = new Set<unknown>()
+  for (const [i, item] of asArray(items).entries()) {
+    const kind = isObject(item) ? item.profileType : undefined
+    const path = `${PROJECT}.defaultAccessPolicies[${i}].profileType`
+    if (seen.has(kind)) throw badRequest(`There is another default policy for ${kind}`, path)
+    seen.add(kind)
+  }
+}
+
+/** Settings that the service reads; a Project may have others, for its apps. */
+const SETTINGS = {
+  setting: {
+    autoDownloadAllowedUrlPrefixes: 'valueString',
+    autoDownloadEnabled: 'valueBoolean',
+    autoDownloadIgnoredUrlPrefixes: 'valueString',
+    BOT_INPUT_ARCHIVE: 'valueBoolean',
+    botDeclarationsRequired: 'valueBoolean',
+    deadLetterMail: 'valueString',
+    fullTextSearch: 'valueBoolean',
+    mfaMailCodes: 'valueBoolean',
+    mfaRequired: 'valueBoolean',
+    preCommitSubscriptionsEnabled: 'valueBoolean',
+    smtpFrom: 'valueString',
+    smtpHost: 'valueString',
+    smtpPort: 'valueInteger',
+    smtpUser: 'valueString',
+    validateQuestionnaireResponse: 'valueString',
+    validateTerminology: 'valueString',
+  },
+  systemSetting: {
+    authRateLimit: 'valueInteger',
+    botConcurrency: 'valueInteger',
+    enableFhirQuota: 'valueBoolean',
+    graphqlMaxCost: 'valueInteger',
+    graphqlMaxDepth: 'valueInteger',
+    graphqlMaxSearches: 'valueInteger',
+    rateLimit: 'valueInteger',
+    totalFhirQuota: 'valueInteger',
+    updateAsCreate: 'valueBoolean',
+    userFhirQuota: 'valueInteger',
+  },
+} as const
+
+/** The only value of a setting, which the service otherwise ignores. */
+const ONLY_VALUES: Readonly<Record<string, string>> = {
+  validateQuestionnaireResponse: 'refuse',
+  validateTerminology: 'off',
+}
+
+/** Errors: 400 for a setting of the service that has another value, or is there twice: it would not apply. */
+function checkSettings(project: Resource): void {
+  for (const [element, types] of Object.entries(SETTINGS)) {
+    const items: unknown = project[element]
+    const seen = new Set<string>()
+    for (const [i, item] of (Array.isArray(items) ? items : []).entries()) {
+      const path = `${PROJECT}.${element}[${i}]`
+      requireElement(element, item?.name, path)
+      const [name, type] = Object.entries(types).find(([one]) => one === item?.name) ?? []
+      if (name === undefined || type === undefined) continue
+      if (item[type] === undefined) throw badRequest(`${name} must have a ${type}`, path)
+      if (Number(item[type]) < 0 && !name.endsWith('FhirQuota')) {
+        throw badRequest(`${name} must not be negative`, path)
+      }
+      const only = ONLY_VALUES[name]
+      if (only !== undefined && item[type] !== only) {
+        throw badRequest(`${name} must be "${only}"; without it, the default applies`, path)
+      }
+      if (seen.has(name)) throw badRequest(`${name} may be given once`, path)
+      seen.add(name)
+    }
+  }
+}
+
+/** Errors: 400 for a setting of the service in the other list. */
+function requireElement(element: string, name: unknown, path: string): void {
+  const other = element === 'setting' ? 'systemSetting' : 'setting'
+  const isOfOther = Object.keys(SETTINGS[other]).some((one) => one === name)
+  if (isOfOther) throw badRequest(`${name} belongs to ${PROJECT}.${other}`, path)
+}
+
+/** Errors: 400 for a second secret of the same name, which bots would not get. */
+function requireOneSecretEach(project: Resource): void {
+  for (const element of ['secret', 'systemSecret']) {
+    const names = asArray(project[element]).map((item) => isObject(item) && item.name)
+    const second = names.findIndex((name, i) => names.indexOf(name) < i)
+    if (second < 0) continue
+    const path = `${PROJECT}.${element}[${second}]`
+    throw badRequest(`The secret ${names[second]} may be given once`, path)
+  }
+}
 
 interface Tenant {
   readonly id: string
@@ -76,30 +193,4 @@ export const reindexPart: WritePart<Reindexed> = {
         where type = ${typeNumber(SEARCH_PARAMETER)})`)})`,
     ],
   },
-}
-
-/** Types that caches of sessions, validation and terminology depend on. */
-const CACHED = new Set([
-  ...['AccessPolicy', 'Bot', 'ClientApplication', 'Login', PROJECT, 'ProjectMembership'],
-  ...['UserConfiguration', SEARCH_PARAMETER, 'StructureDefinition', 'Questionnaire'],
-  ...['CodeSystem', 'ValueSet'],
-])
-
-export function changePart(
-  report: (change: Change) => Promise<void>,
-): WritePart<Omit<Change, 'number'>> {
-  return {
-    types: CACHED,
-    buildRow({ resource: { resourceType, meta }, place }) {
-      // A new Login cannot be cached yet.
-      if (resourceType === 'Login' && place.ver === 1) return undefined
-      const home = typeof meta?.project === 'string' ? meta.project : undefined
-      return { type: resourceType, id: place.id, home }
-    },
-    buildDeletionRow: (version) => ({
-      ...{ type: version.type, id: version.id },
-      home: platformMeta(version).project,
-    }),
-    committed: ({ project, row }) => report({ ...row, number: project }),
-  }
 }

@@ -9,13 +9,14 @@ import {
 import type { Grant } from '../../access/grant.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { memoFor } from '../../core/cache.ts'
 import { invalid, issue } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
-import { type Bind, binder, type Connection } from '../../postgres/statement.ts'
+import { binder, type Connection } from '../../postgres/statement.ts'
 import { projectKey, rowScope, type StoreContext } from '../rows/context.ts'
-import type { CheckedReference } from '../rows/ports.ts'
 import { missingTargets, type Target } from '../rows/side-rows.ts'
+import type { CheckedReference } from '../rows/write-rows.ts'
 
 interface Referring {
   readonly store: StoreContext
@@ -64,15 +65,15 @@ function readableRows(place: TypeScope, principal: Principal): Target['visible']
   const grants = grantsFor(principal, place.type, 'read')
   if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
   const name = `${place.project} ${place.type}`
-  const known = readable.get(grants)?.get(name)
-  if (known !== undefined) return known
-  const made = (bind: Bind) =>
-    `(${grants.map((grant) => fewRowsSql(compileGrant(place, grant).tests, bind)).join(' or ')})`
-  readable.set(grants, (readable.get(grants) ?? new Map()).set(name, made))
-  return made
+  return readable(
+    grants,
+    name,
+    () => (bind) =>
+      `(${grants.map((grant) => fewRowsSql(compileGrant(place, grant).tests, bind)).join(' or ')})`,
+  )
 }
 
-const readable = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['visible']>>>()
+const readable = memoFor<readonly Grant[], NonNullable<Target['visible']>>()
 
 export function invalidReferences(paths: readonly string[]) {
   return invalid(

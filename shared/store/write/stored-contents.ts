@@ -1,6 +1,7 @@
 /** Tracks stored content, to find content without a resource (crashed uploads, `$expunge`). `place` is the storage. */
 
 import { typeNumber } from '../../fhir/definitions.ts'
+import { dialect } from '../../postgres/chosen-dialect.ts'
 import {
   deleteLeased,
   isFree,
@@ -82,13 +83,13 @@ export async function leaseContents(
           and position(c.key in v.content) > 0) as "isUsed"
       from c`,
     values: [place, count, typeNumber('Binary')],
-    apart: async ({ query }) => {
+    inSteps: async ({ query }) => {
       const due = await query<{ key: string; added: Date; takes: number }>({
         text: LEASED,
         values: [place, count],
       })
       const used = await query<{ key: string }>({
-        text: `select distinct c.key from unnest($1::text[], $2::timestamptz[]) as c(key, added)
+        text: `select distinct c.key from ${dialect.unnest('$1::text[]', '$2::timestamptz[]')} as c(key, added)
           join version v on v.type = $3 and v.lu >= c.added and v.lu < c.added + 2 * interval '${DOUBT}'
             and position(c.key in v.content) > 0`,
         values: [due.map(({ key }) => key), due.map(({ added }) => added), typeNumber('Binary')],

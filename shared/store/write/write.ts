@@ -3,12 +3,16 @@
  *
  *   authorize  rights, fields and the rule of the type; a change is decided on the version that it replaces
  *   prepare    the version and its index rows, which the policy decides on again
- *   write      one statement, shared with concurrent writes (coalesce.ts)
+ *   write      one statement, shared with concurrent writes (rows/statements.ts)
  *   reply      the version, redacted for the caller
  */
 
-import type { DecidedRow } from '../../access/decisions/decide.ts'
-import { decideKnownRow, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
+import {
+  type DecidedRow,
+  decideKnownRow,
+  hiddenBy,
+  readDecided,
+} from '../../access/decisions/decide.ts'
 import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
 import {
   decideCreate,
@@ -33,7 +37,7 @@ import {
 } from '../../core/errors.ts'
 import { LOST, retryOnConflict } from '../../core/retry.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
-import { redactFor } from '../read/redact.ts'
+import { redactFor } from '../read/read.ts'
 import {
   normalId,
   readRow,
@@ -43,13 +47,20 @@ import {
   type StoreContext,
 } from '../rows/context.ts'
 import { readOwnParameters } from '../rows/custom-parameters.ts'
-import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import { accountsGiven, distinctAccounts, inheritedAccounts, newAccounts } from './accounts.ts'
-import { type AuthorizedCreate, authorizeCreate, checkAttempt, givenId } from './authorize.ts'
-import { isTaken, submit, toWriteResult } from './coalesce.ts'
-import { isUnchanged, type Prepared, prepare } from './prepare.ts'
+import type { WritePlace } from '../rows/write-rows.ts'
+import {
+  type AuthorizedCreate,
+  accountsGiven,
+  authorizeCreate,
+  checkAttempt,
+  distinctAccounts,
+  givenId,
+  inheritedAccounts,
+  newAccounts,
+} from './authorize.ts'
+import { isTaken, isUnchanged, type Prepared, prepare, submit, toWriteResult } from './prepare.ts'
 
 const INTERACTIONS = ['read', 'update'] as const
 
@@ -234,7 +245,7 @@ async function planChange(
   const { read: seen, update: changing } = before?.decisions ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
   if (row !== undefined && changing === undefined) {
-    throw forbidden('criteria of every entry for update, by what is stored')
+    throw forbidden('criteria of every entry for update, on the stored version')
   }
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()

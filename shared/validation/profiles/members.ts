@@ -1,6 +1,5 @@
 /** Slicing by discriminators. https://hl7.org/fhir/R4/profiling.html#slicing */
 import { isObject } from '../../fhir/resource.ts'
-import { findCodes, isBound } from '../bindings.ts'
 import {
   at,
   type Check,
@@ -12,7 +11,7 @@ import {
   rangeText,
   type Test,
 } from '../profile-run.ts'
-import type { Property } from '../shapes.ts'
+import { findCodes, isBound, type Property } from '../shapes.ts'
 import { compilePattern } from './patterns.ts'
 import {
   type Discriminator,
@@ -28,7 +27,7 @@ import {
   valuesAt,
 } from './tree.ts'
 
-export interface Membership {
+interface Membership {
   has(item: Item, run: Run): boolean
   /** Value sets needed to decide. */
   readonly valueSets: ReadonlySet<string>
@@ -42,7 +41,7 @@ export interface Others {
 }
 
 /** Returns undefined when no discriminator identifies the slice. */
-export function membership(
+function membership(
   discriminators: readonly Discriminator[],
   slice: ElementNode,
   others: Others,

@@ -1,7 +1,7 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
 import { HttpError } from '../../core/errors.ts'
 import { toNumber } from '../../fhir/json.ts'
-import { isObject } from '../../fhir/resource.ts'
+import { asArray, isObject } from '../../fhir/resource.ts'
 import { convert, parseDate, UCUM } from '../../fhir/values.ts'
 import type { Variables } from '../../fhirpath/members.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
@@ -97,8 +97,8 @@ export function propertyItems(
     if (value === undefined && sibling === undefined) return []
     return [{ value: value ?? null, property, index: undefined, sibling }]
   }
-  const values = Array.isArray(value) ? value : []
-  const siblings = Array.isArray(sibling) ? sibling : []
+  const values = asArray(value)
+  const siblings = asArray(sibling)
   return Array.from({ length: Math.max(values.length, siblings.length) }, (_, index) => ({
     value: values[index] ?? null,
     property,

@@ -1,9 +1,16 @@
 /** Compiles the additions of a profile to its type. https://hl7.org/fhir/R4/profiling.html */
+
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
-import { isObject, isResource } from '../../fhir/resource.ts'
-import { bindingFault, checkTarget, findCodes, publishedCodes } from '../bindings.ts'
+import { isObject, isResource, STANDARD_URL } from '../../fhir/resource.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from '../profile-run.ts'
-import { getShape, type Property } from '../shapes.ts'
+import {
+  bindingFault,
+  checkTarget,
+  findCodes,
+  getShape,
+  type Property,
+  publishedCodes,
+} from '../shapes.ts'
 import { compileSlices, type Others } from './members.ts'
 import {
   checkCount,
@@ -22,9 +29,7 @@ import {
   type StructureDefinition,
 } from './tree.ts'
 
-export type Found = ReadonlyMap<string, StructureDefinition>
-
-const CORE = 'http://hl7.org/fhir/StructureDefinition/'
+type Found = ReadonlyMap<string, StructureDefinition>
 
 export function profilesNamedIn(profile: StructureDefinition): readonly string[] {
   const { snapshot, baseDefinition } = profile
@@ -43,7 +48,9 @@ export function profilesNamedIn(profile: StructureDefinition): readonly string[]
 
 /** True for the canonical of a type, which adds nothing. */
 function isTypeUrl(url: string): boolean {
-  return url.startsWith(CORE) && typeDefinition(url.slice(CORE.length)) !== undefined
+  return (
+    url.startsWith(STANDARD_URL) && typeDefinition(url.slice(STANDARD_URL.length)) !== undefined
+  )
 }
 
 /** Ignores elements unknown to the type. */
@@ -93,7 +100,7 @@ class Compiler implements Others {
   }
 
   typeOf(canonical: string): string | undefined {
-    if (isTypeUrl(canonical)) return canonical.slice(CORE.length)
+    if (isTypeUrl(canonical)) return canonical.slice(STANDARD_URL.length)
     return this.#found.get(canonical)?.type
   }
 

@@ -1,6 +1,6 @@
 /** The elements of a StructureDefinition as a tree. https://hl7.org/fhir/R4/elementdefinition.html */
 import type { Constraint } from '../../fhir/definitions-data.ts'
-import { canonicalUrl, isObject, type Meta } from '../../fhir/resource.ts'
+import { asArray, canonicalUrl, isObject, type Meta } from '../../fhir/resource.ts'
 import type { Run } from '../profile-run.ts'
 
 export interface ProfileElement {
@@ -234,7 +234,7 @@ function resolved(value: unknown, { contained }: Run['resource']): Target | unde
   if (!isObject(value) || typeof value.reference !== 'string') return undefined
   const { reference } = value
   if (reference.startsWith('#')) {
-    const all: readonly unknown[] = Array.isArray(contained) ? contained : []
+    const all = asArray(contained)
     const id = reference.slice(1)
     const found = all.find((item) => isObject(item) && item.id === id)
     return resourceTypeName(found) === undefined ? undefined : (found as Target)

@@ -5,7 +5,7 @@ import { Redis } from 'ioredis'
 import { freePort } from '../../../scripts/service.ts'
 import type { Random } from '../../fixtures/policy/oracle.ts'
 import { type Cluster, type Running, said } from '../../fixtures/services/cluster.ts'
-import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
+import { moveToSmallDisk } from './small-disk.ts'
 
 interface Teardown {
   teardown(end: () => Promise<void> | void): void
@@ -18,7 +18,7 @@ export interface Lane {
   readonly calmMs: number
 }
 
-export interface Faults {
+interface Faults {
   /** Address of a second web process, which is killed and frozen. */
   readonly address: string
   readonly lanes: readonly Lane[]

@@ -18,7 +18,7 @@ const PATIENCE_MS = 240_000
 const OVERLAP_MS = 60_000
 const IMPORTED_AT_ONCE = 200
 
-export function markOf(patient: Untyped): string {
+export function readMark(patient: Untyped): string {
   const own = patient?.identifier?.find(({ system }: Untyped) => system === MRN_SYSTEM)
   return own?.value ?? ''
 }
@@ -44,7 +44,7 @@ export async function keepListening(
       await delay(PAUSE_MS)
       for (; heard < socket.unheard.length; heard++) {
         for (const { resource } of socket.unheard[heard].entry ?? []) {
-          if (resource?.resourceType === 'Patient') marks.add(markOf(resource))
+          if (resource?.resourceType === 'Patient') marks.add(readMark(resource))
         }
       }
     }
@@ -68,13 +68,13 @@ async function marksSince(client: Client, since: number): Promise<readonly strin
   let next: string | undefined = `Patient?_lastUpdated=ge${time}&_count=1000&_elements=identifier`
   while (next !== undefined) {
     const { body }: Answer<Untyped> = await answered(() => client.get<Untyped>(String(next)))
-    marks.push(...(body.entry ?? []).map(({ resource }: Untyped) => markOf(resource)))
+    marks.push(...(body.entry ?? []).map(({ resource }: Untyped) => readMark(resource)))
     next = body.link.find(({ relation }: Untyped) => relation === 'next')?.url
   }
   return marks
 }
 
-export interface ChainOfExports {
+interface ChainOfExports {
   readonly marks: ReadonlySet<string>
   readonly exports: number
   readonly twice: number
@@ -101,7 +101,7 @@ export async function keepExporting(
     }
     const patients = lines.filter((line) => line !== '').map((line) => JSON.parse(line))
     if (new Set(patients.map(({ id }) => id)).size < patients.length) twice += 1
-    for (const patient of patients) marks.add(markOf(patient))
+    for (const patient of patients) marks.add(readMark(patient))
     exports += 1
     since = manifest.transactionTime
     await delay(REST_MS)
@@ -138,7 +138,7 @@ export async function keepImporting(
 const TIMERS = 5
 const MINUTE_MS = 60_000
 
-export interface Timers {
+interface Timers {
   /** Waits until each bot has run again, then returns run counts: more runs than minutes are duplicates. */
   ended(): Promise<{ readonly runs: readonly number[]; readonly wrong: readonly string[] }>
 }
@@ -158,14 +158,14 @@ export async function startTimers(tenant: Tenant): Promise<Timers> {
       ),
     ),
   )
-  const runsOf = async (id: string) => {
+  const readRuns = async (id: string) => {
     const search = `Basic?identifier=timer/Bot/${id}|&_summary=count`
     return (await answered(() => admin.get<Untyped>(search))).body.total as number
   }
   return {
     async ended() {
-      const before = await Promise.all(ids.map(runsOf))
-      const hasGoneOn = async (id: string, n: number) => (await runsOf(id)) > (before[n] ?? 0)
+      const before = await Promise.all(ids.map(readRuns))
+      const hasGoneOn = async (id: string, n: number) => (await readRuns(id)) > (before[n] ?? 0)
       const wrong: string[] = []
       await Promise.all(
         ids.map((id, n) =>
@@ -174,7 +174,7 @@ export async function startTimers(tenant: Tenant): Promise<Timers> {
           ),
         ),
       )
-      const runs = await Promise.all(ids.map(runsOf))
+      const runs = await Promise.all(ids.map(readRuns))
       const most = Math.ceil((Date.now() - startedAt) / MINUTE_MS)
       for (const [n, count] of runs.entries()) {
         if (count > most) wrong.push(`${ids[n]} ran ${count} times in ${most} minutes`)

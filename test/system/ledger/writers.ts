@@ -3,7 +3,10 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { execute, type Untyped } from '../../fixtures/bots/bots.ts'
 import type { Answer, Client } from '../../fixtures/client.ts'
+import { seeded } from '../../fixtures/policy/oracle.ts'
 import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+
+const random = seeded(Number(process.env.TEST_SEED ?? 1))
 
 const KINDS = [
   'create',
@@ -16,7 +19,7 @@ const KINDS = [
   'keyed run',
   'async',
 ] as const
-export type Kind = (typeof KINDS)[number]
+type Kind = (typeof KINDS)[number]
 
 export interface Entry {
   readonly kind: Kind
@@ -30,7 +33,7 @@ export interface Entry {
   readonly isMute: boolean
 }
 
-export interface Writer {
+interface Writer {
   readonly clients: readonly Client[]
   readonly bot: string
   readonly chain: string
@@ -52,7 +55,7 @@ export async function keepWriting(
     const mark = randomUUID()
     const client = clients[n % clients.length] as Client
     entries.push(await asked(kind, mark, () => ask(client, writer, kind, mark)))
-    await delay(Math.random() * LONGEST_PAUSE_MS)
+    await delay(random(LONGEST_PAUSE_MS))
   }
   return entries
 }
@@ -127,7 +130,7 @@ async function update(client: Client, url: string, mark: string): Promise<Answer
   return client.put(url, next, { 'If-Match': `W/"${version}"` })
 }
 
-export interface Row {
+interface Row {
   readonly kind: Kind
   asked: number
   done: number
@@ -142,14 +145,14 @@ export async function judge(
   entries: readonly Entry[],
   chains: readonly string[],
 ): Promise<readonly Row[]> {
-  const rows = new Map(KINDS.map((kind) => [kind, rowOf(kind)]))
-  const written = (await Promise.all(chains.map((url) => textsOf(client, url)))).flat()
+  const rows = new Map(KINDS.map((kind) => [kind, toRow(kind)]))
+  const written = (await Promise.all(chains.map((url) => readTexts(client, url)))).flat()
   for (const entry of entries) {
     const row = rows.get(entry.kind) as Row
     const count =
       entry.kind === 'update'
         ? written.filter((text) => text === entry.mark).length
-        : (await patientsOf(client, entry.mark)).length
+        : (await findPatients(client, entry.mark)).length
     const isDone = entry.status !== undefined && entry.status < 300
     row.asked += 1
     if (isDone) row.done += 1
@@ -161,12 +164,12 @@ export async function judge(
   return [...rows.values()]
 }
 
-async function patientsOf(client: Client, mark: string): Promise<readonly Untyped[]> {
+async function findPatients(client: Client, mark: string): Promise<readonly Untyped[]> {
   const found = await client.get<Untyped>(`Patient?identifier=${MRN_SYSTEM}|${mark}`)
   return found.body.entry ?? []
 }
 
-async function textsOf(client: Client, url: string): Promise<readonly string[]> {
+async function readTexts(client: Client, url: string): Promise<readonly string[]> {
   const texts: string[] = []
   for (let next: string | undefined = `${url}/_history?_count=500`; next !== undefined; ) {
     const { body }: Answer<Untyped> = await client.get<Untyped>(next)
@@ -176,7 +179,7 @@ async function textsOf(client: Client, url: string): Promise<readonly string[]> 
   return texts
 }
 
-const rowOf = (kind: Kind): Row => {
+const toRow = (kind: Kind): Row => {
   return { kind, asked: 0, done: 0, refused: 0, unanswered: 0, lost: 0, twice: 0 }
 }
 

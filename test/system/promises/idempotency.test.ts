@@ -35,7 +35,7 @@ const writes = Array.from({ length: COUNT }, (_, n) => {
   return { value, send: ways[n % 3] ?? ways[0], status: n % 3 === 2 ? 200 : 201 }
 })
 
-async function countOf(value: string): Promise<number> {
+async function countMatches(value: string): Promise<number> {
   const found = await admin.get(`Patient?identifier=${MRN_SYSTEM}|${value}&_summary=count`)
   return Number(found.body.total)
 }
@@ -50,12 +50,12 @@ t.test('answers repeats without duplicates when web crashes between responses', 
   const first = writes.map(({ send }) => send?.(client).catch(() => undefined))
   await Promise.any(first)
   const batch = client.post('', bundle('batch', marks), batchKey).catch(() => undefined)
-  await until(async () => (await countOf(marks[0] ?? '')) === 1, 60_000)
+  await until(async () => (await countMatches(marks[0] ?? '')) === 1, 60_000)
   doomed.child.kill('SIGKILL')
   t.ok((await batch) === undefined, 'the batch was interrupted')
   const before = await Promise.all(first)
   const again = await Promise.all(writes.map(({ send }) => send?.(admin)))
-  const counts = await Promise.all(writes.map(({ value }) => countOf(value)))
+  const counts = await Promise.all(writes.map(({ value }) => countMatches(value)))
   const odd = writes.flatMap(({ status }, i) => {
     const [one, two] = [before[i], again[i]]
     // A busy machine may return 503, which promises nothing.
@@ -69,5 +69,5 @@ t.test('answers repeats without duplicates when web crashes between responses', 
     409,
     'executes no second time',
   )
-  t.equal(await countOf(marks[0] ?? ''), 1)
+  t.equal(await countMatches(marks[0] ?? ''), 1)
 })

@@ -1,4 +1,7 @@
-/** A worker that hangs beyond its lease cannot settle the work; the current holder does. */
+/**
+ * A worker that hangs beyond its lease cannot settle the work; the current holder does. Imports the database, to
+ * watch leases.
+ */
 import t from 'tap'
 import { createLogger } from '../../../shared/core/log.ts'
 import { openDatabase } from '../../../shared/postgres/database.ts'
@@ -6,11 +9,13 @@ import { until } from '../../fixtures/botica.ts'
 import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
 import { startSmtp } from '../../fixtures/services/smtp.ts'
-import { hold } from '../../fixtures/store/held-rows.ts'
+import { hold, waitingFor } from '../../fixtures/store/held-rows.ts'
 
 t.setTimeout(400_000)
 const PATIENCE_MS = 120_000
-const WAITS = JSON.stringify({ ...JSON.parse(process.env.WAITS ?? '{}'), leaseMs: 1500 })
+const SHORT_LEASE = { leaseMs: 1500 }
+/** A busy machine can delay the renewal of a short lease until it has expired. */
+const LONG_LEASE = { leaseMs: 60_000 }
 
 const cluster = await openCluster(t)
 const smtp = await startSmtp(t)
@@ -25,15 +30,25 @@ async function count(text: string): Promise<number> {
   return (await database.query({ text, values: [] })).length
 }
 
-async function startWorker(queue: 'upkeep' | 'mail' | 'change'): Promise<Running> {
+async function startWorker(
+  queue: 'upkeep' | 'mail' | 'change',
+  waits: object = SHORT_LEASE,
+): Promise<Running> {
+  const WAITS = JSON.stringify({ ...JSON.parse(process.env.WAITS ?? '{}'), ...waits })
   const worker = cluster.run('worker', { WAITS, WORKER_QUEUES: queue, SMTP_URL: smtp.url })
   await says(worker, '"taking jobs"')
   return worker
 }
 
+async function takes(): Promise<number> {
+  const text = 'select takes from job'
+  const [job] = await database.query<{ takes: number }>({ text, values: [] })
+  return job?.takes ?? 0
+}
+
 async function says({ said }: Running, text: string): Promise<void> {
   await until(async () => said().includes(text), PATIENCE_MS).catch((cause: unknown) => {
-    throw new Error(`It does not say "${text}" but ${said()}`, { cause })
+    throw new Error(`Printed ${said()} without "${text}"`, { cause })
   })
 }
 
@@ -50,10 +65,12 @@ t.test('ends a maintenance job only by the holder of its newest lease', async (t
   const table = 'lock table resource in share row exclusive mode'
   const held = await hold(database, { text: table, values: [] })
   const frozen = await startWorker('upkeep')
-  await until(async () => (await count('select 1 from job where takes = 1')) === 1, PATIENCE_MS)
+  // Frozen any earlier, it would end the job with the timeout of a connection that it was opening.
+  await until(async () => (await waitingFor(database, held.pid)).length > 0, PATIENCE_MS)
   frozen.child.kill('SIGSTOP')
-  const other = await startWorker('upkeep')
-  await until(async () => (await count('select 1 from job where takes = 2')) === 1, PATIENCE_MS)
+  const takesOfFrozen = await takes()
+  const other = await startWorker('upkeep', LONG_LEASE)
+  await until(async () => (await takes()) > takesOfFrozen, PATIENCE_MS)
   frozen.child.kill('SIGCONT')
   await held.release()
   await says(frozen, '"outcome":"lost"')
@@ -77,7 +94,7 @@ t.test('settles a mail only by the holder of its newest lease', async (t) => {
   const frozen = await startWorker('mail')
   await until(async () => attempts === 1, PATIENCE_MS)
   frozen.child.kill('SIGSTOP')
-  const other = await startWorker('mail')
+  const other = await startWorker('mail', LONG_LEASE)
   const failed = `select 1 from mail where state = 'failed' and error like '%550%'`
   await until(async () => (await count(failed)) === 1, PATIENCE_MS)
   frozen.child.kill('SIGCONT')
@@ -97,7 +114,7 @@ t.test('settles a delivery only by the holder of its newest lease', async (t) =>
   await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
   await receiver.got('/hook', 1)
   frozen.child.kill('SIGSTOP')
-  const other = await startWorker('change')
+  const other = await startWorker('change', LONG_LEASE)
   const delivered = 'select 1 from subscription_state where delivered = 1'
   await until(async () => (await count(delivered)) === 1, PATIENCE_MS)
   frozen.child.kill('SIGCONT')

@@ -7,8 +7,8 @@ import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
 import type { Answer } from '../../fixtures/client.ts'
 import { openSdk } from '../../fixtures/sdk.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
-import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
 import { bound, notificationType, openSocket, socketUrl } from '../../fixtures/sockets.ts'
+import { moveToSmallDisk } from '../ledger/small-disk.ts'
 
 t.setTimeout(400_000)
 const PATIENCE_MS = 180_000

@@ -2,13 +2,12 @@
 import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
-import { depth } from '../../fixtures/depth.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { openCluster, type Running, said } from '../../fixtures/services/cluster.ts'
 
 t.setTimeout(300_000)
 const PATIENCE_MS = 60_000
-const ROUNDS = depth({ slice: 1, full: 3 })
+const ROUNDS = 3
 
 const cluster = await openCluster(t)
 const { postgres, redis } = cluster

@@ -6,7 +6,7 @@ import { type Tenant, until } from '../../fixtures/botica.ts'
 import { aBot, execute, finished, handler } from '../../fixtures/bots/bots.ts'
 import { openLine } from '../../fixtures/bots/line.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
-import { basics } from '../../fixtures/services/fault-runs.ts'
+import { basics } from './fault-runs.ts'
 
 t.setTimeout(400_000)
 const PATIENCE_MS = 120_000
@@ -118,6 +118,6 @@ t.test('does not repeat a run that Redis lost after further reconnects', async (
 
 async function says({ said }: Running, text: string): Promise<void> {
   await until(async () => said().includes(text), PATIENCE_MS).catch((cause: unknown) => {
-    throw new Error(`It does not say "${text}" but ${said()}`, { cause })
+    throw new Error(`Printed ${said()} without "${text}"`, { cause })
   })
 }

@@ -1,8 +1,8 @@
 // Calls to the worker: text out, a promise for text back. MAX_IN_FLIGHT and MAX_LENGTH_IN_FLIGHT bound the memory of
 // the worker; further calls wait here. Replies after the end of a run are dropped.
 
-const PromiseOf = Promise
-const ErrorOf = Error
+const IntrinsicPromise = Promise
+const IntrinsicError = Error
 
 const MAX_IN_FLIGHT = 32
 const MAX_CALLS = 10_000
@@ -15,13 +15,17 @@ exports.createCalls = function createCalls(send, currentRun) {
   let lengthInFlight = 0
   let sent = 0
   let made = 0
+  let counted = 0
 
   function call(kind, payload) {
-    return new PromiseOf((resolve, reject) => {
+    return new IntrinsicPromise((resolve, reject) => {
       const text = `${payload}`
-      if (currentRun() === 0) throw new ErrorOf('The run has ended')
-      if (text.length > MAX_PAYLOAD) throw new ErrorOf('The request is too large')
-      if (made >= MAX_CALLS) throw new ErrorOf(`A run may make ${MAX_CALLS} calls`)
+      if (currentRun() === 0) throw new IntrinsicError('The run has ended')
+      if (text.length > MAX_PAYLOAD) throw new IntrinsicError('The request is too large')
+      const isCounted = kind !== 'stream' && kind !== 'body'
+      if (isCounted && ++counted > MAX_CALLS) {
+        throw new IntrinsicError(`A run may make ${MAX_CALLS} calls`)
+      }
       pending[++made] = { __proto__: null, kind: `${kind}`, text, length: 0, resolve, reject }
       advance()
     })
@@ -47,7 +51,7 @@ exports.createCalls = function createCalls(send, currentRun) {
     inFlight--
     lengthInFlight -= waiting.length
     if (ok) waiting.resolve(text)
-    else waiting.reject(new ErrorOf(text))
+    else waiting.reject(new IntrinsicError(text))
     advance()
   }
 
@@ -57,6 +61,7 @@ exports.createCalls = function createCalls(send, currentRun) {
     lengthInFlight = 0
     sent = 0
     made = 0
+    counted = 0
   }
 
   return { __proto__: null, call, settle, clear }

@@ -1,15 +1,15 @@
 // `console` of bots: each call is a line of the run's log. Objects are JSON, cut in depth and length, so that logging a
 // large resource is cheap; getters and toJSON run on the bot's own time.
 
-const { botFrames, stackOf } = require('./journal.cjs')
+const { botFrames, formatStack } = require('./journal.cjs')
 
 const { stringify } = JSON
 const { keys } = Object
 const { isArray } = Array
 const { apply } = Reflect
 const { slice } = String.prototype
-const ErrorOf = Error
-const StringOf = String
+const IntrinsicError = Error
+const IntrinsicString = String
 
 const MAX_DEPTH = 6
 const MAX_ENTRIES = 100
@@ -33,63 +33,63 @@ exports.createConsole = function createConsole(log) {
   for (const name in levels) {
     const level = levels[name]
     console[name] = (...values) => {
-      log(level, lineOf(values))
+      log(level, formatLine(values))
     }
   }
   for (const name of silent) console[name] = () => {}
   console.assert = (isTrue, ...values) => {
-    if (!isTrue) log('ERROR', `Assertion failed ${lineOf(values)}`)
+    if (!isTrue) log('ERROR', `Assertion failed ${formatLine(values)}`)
   }
   return console
 }
 
-function lineOf(values) {
+function formatLine(values) {
   let line = ''
   for (let index = 0; index < values.length && line.length < MAX_LENGTH; index++) {
     if (index > 0) line += ' '
-    line += wordOf(values[index])
+    line += formatValue(values[index])
   }
   return line
 }
 
-function wordOf(value) {
+function formatValue(value) {
   if (typeof value === 'string') return value
   try {
-    if (value instanceof ErrorOf) return botFrames(stackOf(value))
-    return jsonOf(value, 0)
+    if (value instanceof IntrinsicError) return botFrames(formatStack(value))
+    return toJson(value, 0)
   } catch {
     return '[unprintable]'
   }
 }
 
-function jsonOf(value, depth) {
+function toJson(value, depth) {
   if (typeof value === 'string') {
     return stringify(value.length > MAX_LENGTH ? apply(slice, value, [0, MAX_LENGTH]) : value)
   }
   if (typeof value === 'function') return '[function]'
-  if (typeof value !== 'object' || value === null) return StringOf(value)
-  if (typeof value.toJSON === 'function') return jsonOf(value.toJSON(), depth + 1)
+  if (typeof value !== 'object' || value === null) return IntrinsicString(value)
+  if (typeof value.toJSON === 'function') return toJson(value.toJSON(), depth + 1)
   if (depth >= MAX_DEPTH) return isArray(value) ? '[…]' : '{…}'
-  return isArray(value) ? arrayOf(value, depth) : objectOf(value, depth)
+  return isArray(value) ? arrayToJson(value, depth) : objectToJson(value, depth)
 }
 
-function arrayOf(value, depth) {
+function arrayToJson(value, depth) {
   let text = '['
   for (let index = 0; index < value.length; index++) {
     if (index > 0) text += ','
     if (index >= MAX_ENTRIES || text.length > MAX_LENGTH) return `${text}…]`
-    text += jsonOf(value[index], depth + 1)
+    text += toJson(value[index], depth + 1)
   }
   return `${text}]`
 }
 
-function objectOf(value, depth) {
+function objectToJson(value, depth) {
   const names = keys(value)
   let text = '{'
   for (let index = 0; index < names.length; index++) {
     if (index > 0) text += ','
     if (index >= MAX_ENTRIES || text.length > MAX_LENGTH) return `${text}…}`
-    text += `${stringify(names[index])}:${jsonOf(value[names[index]], depth + 1)}`
+    text += `${stringify(names[index])}:${toJson(value[names[index]], depth + 1)}`
   }
   return `${text}}`
 }

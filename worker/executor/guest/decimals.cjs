@@ -5,8 +5,8 @@
 const { apply } = Reflect
 const { parse, stringify, rawJSON } = JSON
 const { exec } = RegExp.prototype
-const NumberOf = Number
-const StringOf = String
+const IntrinsicNumber = Number
+const IntrinsicString = String
 
 const held = Symbol('decimals')
 let isHolding = false
@@ -20,7 +20,7 @@ function parseText(text) {
 }
 
 function remember(key, value, context) {
-  if (typeof value !== 'number' || StringOf(value) === context.source) return value
+  if (typeof value !== 'number' || IntrinsicString(value) === context.source) return value
   this[held] ??= { __proto__: null }
   this[held][key] = context.source
   isHolding = true
@@ -34,7 +34,7 @@ function stringifyValue(value) {
 function write(key, value) {
   if (typeof value !== 'number') return value
   const text = this[held]?.[key]
-  return text !== undefined && NumberOf(text) === value ? rawJSON(text) : value
+  return text !== undefined && IntrinsicNumber(text) === value ? rawJSON(text) : value
 }
 
 /** For a copy made name by name. */

@@ -13,7 +13,9 @@ const files = {
   './web/headers.cjs': ['Headers'],
   './medplum/hl7.cjs': ['Hl7Message'],
   './process.cjs': ['process'],
+  './web/streams.cjs': ['ReadableStream', 'TextDecoderStream'],
   './web/url.cjs': ['URL', 'URLSearchParams'],
+  './web/web-socket.cjs': ['WebSocket'],
 }
 
 function define(target, name, read) {

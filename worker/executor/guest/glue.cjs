@@ -7,7 +7,7 @@
 const { lockdown } = require('./lockdown.cjs')
 lockdown(globalThis)
 
-const { createJournal, botFrames, secretsOf } = require('./journal.cjs')
+const { createJournal, botFrames, secretForms } = require('./journal.cjs')
 const { createTimers } = require('./timers.cjs')
 const { createCalls } = require('./calls.cjs')
 const { createConsole } = require('./console.cjs')
@@ -18,7 +18,7 @@ const { apply } = Reflect
 const { parse } = JSON
 const { keys } = Object
 const { slice, charCodeAt } = String.prototype
-const ErrorOf = Error
+const IntrinsicError = Error
 
 exports.boot = function boot(sendAway, ask, sendHere) {
   let run = 0
@@ -27,6 +27,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   let journal
   let medplum
   let event
+  let answer
   let handler
 
   const currentRun = () => run
@@ -39,7 +40,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   host.sync = (kind, question) => {
     const answer = ask(`${kind}`, `${question}`)
     if (apply(charCodeAt, answer, [0]) === 49) return apply(slice, answer, [1])
-    throw new ErrorOf(apply(slice, answer, [1]))
+    throw new IntrinsicError(apply(slice, answer, [1]))
   }
   host.log = (level, text) => {
     if (run !== 0) journal.add(`${level}`, `${text}`)
@@ -67,15 +68,19 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     journal = createJournal(logBytes, [])
     try {
       event = parse(eventText)
-      journal = createJournal(logBytes, secretsOf(event))
+      journal = createJournal(logBytes, secretForms(event))
       host.context = event.context
       host.context.accessToken = event.accessToken
       delete event.context
       delete event.accessToken
       host.event = event
-      event.input = inputOf(inputKind, input)
+      event.input = parseInput(inputKind, input)
       if (typeof event.rawBody === 'boolean') {
-        event.rawBody = event.rawBody ? rawBodyOf(inputKind, input) : ''
+        event.rawBody = event.rawBody ? decodeRawBody(inputKind, input) : ''
+      }
+      if (event.responseStream === true) {
+        answer = require('./response-stream.cjs').createResponseStream(host)
+        event.responseStream = answer.stream
       }
       medplum = require('./medplum/client.cjs').createClient(host, host.context)
     } catch (error) {
@@ -85,7 +90,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     if (handler !== undefined) void invoke()
   }
 
-  function inputOf(kind, input) {
+  function parseInput(kind, input) {
     if (kind === 'none' || input === undefined) return {}
     if (kind === 'json') return decimals.parse(input)
     if (kind === 'form') return { ...require('./web/query.cjs').parse(input) }
@@ -95,7 +100,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   }
 
   /** Returns the raw body, which signatures cover. */
-  function rawBodyOf(kind, input) {
+  function decodeRawBody(kind, input) {
     if (kind !== 'bytes') return input
     const { base64Decode, utf8Decode } = require('./web/encoding.cjs')
     return utf8Decode(base64Decode(input))
@@ -121,7 +126,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
 
   function choose(first, second) {
     handler = typeof first === 'function' ? first : second
-    if (typeof handler !== 'function') throw new ErrorOf('Bot has no handler export')
+    if (typeof handler !== 'function') throw new IntrinsicError('Bot has no handler export')
     send('loaded', run)
     void invoke()
   }
@@ -130,6 +135,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     const id = run
     try {
       const value = await handler(medplum, event)
+      if (id === run && answer !== undefined) await answer.settled()
       if (id === run) finish(results.ofValue(value, limits.resultBytes))
     } catch (error) {
       if (id === run) fail(error)
@@ -148,7 +154,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     run = 0
     timers.clear()
     calls.clear()
-    medplum = event = undefined
+    medplum = event = answer = undefined
     send('done', ended, result.failure, result.kind, result.body, journal.read())
   }
 

@@ -9,8 +9,8 @@ const { toISOString } = Date.prototype
 const { slice, split, lastIndexOf } = String.prototype
 const { join } = Array.prototype
 const DateTime = Date
-const ErrorOf = Error
-const StringOf = String
+const IntrinsicError = Error
+const IntrinsicString = String
 
 const MAX_LINE = 8192
 const MAX_TEXT = 65_536
@@ -67,14 +67,16 @@ exports.createJournal = function createJournal(budget, secrets) {
 }
 
 // Returns the forms in which secrets may appear in a log, longest first: one may contain another.
-exports.secretsOf = function secretsOf(event) {
+exports.secretForms = function secretForms(event) {
   const texts = []
   const all = event.secrets
   if (typeof all !== 'object' || all === null) return texts
   const names = keys(all)
   for (let index = 0; index < names.length; index++) {
     const secret = all[names[index]]
-    const text = StringOf(secret?.valueString ?? secret?.valueInteger ?? secret?.valueDecimal ?? '')
+    const text = IntrinsicString(
+      secret?.valueString ?? secret?.valueInteger ?? secret?.valueDecimal ?? '',
+    )
     if (text.length < SHORTEST_SECRET) continue
     insert(texts, text)
     const escaped = apply(slice, stringify(text), [1, -1])
@@ -96,11 +98,11 @@ exports.botFrames = function botFrames(stack) {
 }
 
 // Returns an error's stack with its causes: the cause holds the reason of a failed fetch.
-exports.stackOf = function stackOf(error) {
+exports.formatStack = function formatStack(error) {
   let text = ''
   let next = error
-  for (let depth = 0; depth < MAX_CAUSES && next instanceof ErrorOf; depth++) {
-    const stack = StringOf(next.stack ?? next.message)
+  for (let depth = 0; depth < MAX_CAUSES && next instanceof IntrinsicError; depth++) {
+    const stack = IntrinsicString(next.stack ?? next.message)
     text += depth === 0 ? stack : `\nCaused by: ${stack}`
     if (text.length > MAX_STACK) break
     next = next.cause

@@ -91,12 +91,12 @@ function provide(name, make) {
 }
 
 function has(name) {
-  const plain = plainOf(name)
+  const plain = withoutPrefix(name)
   if (libraries.has(parts[plain]?.[0] ?? plain)) return true
   return plain === name ? Object.hasOwn(builders, name) : nodeModules.includes(plain)
 }
 
-function plainOf(name) {
+function withoutPrefix(name) {
   return String(name).replace(/^node:/, '')
 }
 
@@ -123,7 +123,7 @@ function absent(name, wanted) {
 
 function resolve(name) {
   if (!has(name)) throw missing(name)
-  const plain = plainOf(name)
+  const plain = withoutPrefix(name)
   if (!loaded.has(plain)) loaded.set(plain, build(plain))
   return loaded.get(plain)
 }

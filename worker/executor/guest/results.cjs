@@ -2,14 +2,14 @@
 // under its timeout; only primitive strings leave.
 
 const { stringify } = require('./decimals.cjs')
-const { stackOf } = require('./journal.cjs')
+const { formatStack } = require('./journal.cjs')
 
 const { isArray } = Array
 const { apply } = Reflect
 const { slice } = String.prototype
-const TypeErrorOf = TypeError
-const ErrorOf = Error
-const StringOf = String
+const IntrinsicTypeError = TypeError
+const IntrinsicError = Error
+const IntrinsicString = String
 
 const MAX_MESSAGE = 4096
 
@@ -30,28 +30,28 @@ exports.createResults = function createResults(hl7Message) {
         body = value
       } else if (typeof value === 'object' && value !== null && isHl7(value)) {
         kind = 'hl7'
-        body = StringOf(value.toString())
+        body = IntrinsicString(value.toString())
       } else {
         body = stringify(value)
         kind = value?.resourceType === 'OperationOutcome' ? 'outcome' : 'json'
       }
       if (typeof body !== 'string') {
         const article = typeof value === 'object' ? 'An' : 'A'
-        throw new TypeErrorOf(`${article} ${typeof value} has no JSON form`)
+        throw new IntrinsicTypeError(`${article} ${typeof value} has no JSON form`)
       }
     } catch (error) {
-      return result('result', 'string', messageOf(error))
+      return result('result', 'string', errorMessage(error))
     }
     return body.length > maxLength ? result('result', 'undefined', '') : result('', kind, body)
   }
 
   function ofError(error, maxLength) {
-    const stack = tracedOf(error)
-    const outcome = outcomeOf(error)
+    const stack = errorStack(error)
+    const outcome = serializeOutcome(error)
     if (outcome !== undefined && outcome.length <= maxLength) {
       return result('thrown', 'outcome', outcome, stack)
     }
-    return result('thrown', 'string', messageOf(error), stack)
+    return result('thrown', 'string', errorMessage(error), stack)
   }
 
   return { __proto__: null, ofValue, ofError, stringify }
@@ -61,7 +61,7 @@ function result(failure, kind, body, stack = '') {
   return { __proto__: null, failure, kind, body, stack }
 }
 
-function outcomeOf(error) {
+function serializeOutcome(error) {
   try {
     if (typeof error !== 'object' || error === null) return undefined
     if (isOutcome(error)) return stringify(error)
@@ -76,21 +76,21 @@ function isOutcome(value) {
   return value?.resourceType === 'OperationOutcome' && isArray(value.issue)
 }
 
-function messageOf(error) {
+function errorMessage(error) {
   try {
     let message
     if (typeof error === 'object' && error !== null) {
       message = typeof error.message === 'string' ? error.message : stringify(error)
-    } else message = StringOf(error)
+    } else message = IntrinsicString(error)
     return apply(slice, message || 'Error', [0, MAX_MESSAGE])
   } catch {
     return 'Error'
   }
 }
 
-function tracedOf(error) {
+function errorStack(error) {
   try {
-    return error instanceof ErrorOf ? stackOf(error) : messageOf(error)
+    return error instanceof IntrinsicError ? formatStack(error) : errorMessage(error)
   } catch {
     return ''
   }

@@ -1,14 +1,11 @@
-/**
- * Runs asynchronous requests. A request starts once: after a worker crash it may have had an effect, so it is ended;
- * one that was only waiting is queued again.
- */
+/** Runs asynchronous requests. A request starts once: after a worker crash it may have had an effect, so it is ended. */
 
 import { handle } from '../../../shared/api/handle.ts'
-import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
+import { finishAsyncJob, isOver } from '../../../shared/bots/async-jobs.ts'
 import { timings } from '../../../shared/core/config/waits.ts'
-import { conflict, HttpError, issue, outcome } from '../../../shared/core/errors.ts'
+import { conflict, issue, outcome } from '../../../shared/core/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
-import { createRenewal, startLoop, withLease } from '../../../shared/jobs/loop.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
 import type { Runs } from '../../../shared/queue/runs.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { JOBS, jobLease, jobRunLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
@@ -16,56 +13,43 @@ import {
   type LeasedRequest,
   leaseLostRequest,
   leaseRequest,
-  waitingRequests,
-} from '../../../shared/store/write/async-requests.ts'
+} from '../../../shared/store/write/requests.ts'
 
-/** Younger requests may be on their way into the queue. */
-const WAITING_MS = 10_000
-const SWEPT = 100
+const AT_ONCE = 2
+const LOOK_MS = timings.sweepMs / 5
 
-export interface Requests {
-  process(id: string): Promise<void>
-  stop(): Promise<void>
-}
-
-export function startRequests(services: Services, runs: Runs): Requests {
+/** `stop` waits for running requests. */
+export function startRequests(services: Services, runs: Runs): Pick<Loop, 'wake' | 'stop'> {
   const { database, log } = services
   const running = new Map<string, AbortController>()
   runs.onCancel((id) => running.get(id)?.abort(conflict('The job was cancelled')))
-  const sweeping = startLoop(
-    { log, name: 'Upkeep of accepted requests', everyMs: timings.sweepMs, level: 'debug' },
-    () => sweep(services),
-  )
-  return {
-    async process(id) {
-      const leased = await leaseRequest(database, id)
-      if (leased === undefined) return
+  return startLoop(
+    { log, name: 'Asynchronous requests', everyMs: LOOK_MS, lanes: AT_ONCE, level: 'error' },
+    async () => {
+      const leased = await leaseRequest(database)
+      if (leased === undefined) return endLost(services)
       const controller = new AbortController()
-      running.set(id, controller)
+      running.set(leased.id, controller)
       try {
         const renewal = createRenewal(services, JOBS, jobLease(leased))
         await withLease(renewal, controller.signal, (signal) =>
           runRequest(services, leased, signal, handle),
         )
       } finally {
-        running.delete(id)
+        running.delete(leased.id)
       }
+      return true
     },
-    stop: sweeping.stop,
-  }
+  )
 }
 
-async function sweep(services: Services): Promise<boolean> {
-  const { database, queues, log } = services
-  const lost = await leaseLostRequest(database)
-  if (lost !== undefined) {
-    await end(services, lost)
-    log.warn({ jobId: lost.id }, 'An accepted request was lost and is ended')
-  }
-  for (const id of await waitingRequests(database, WAITING_MS, SWEPT)) {
-    if (!(await queues.hasRequest(id))) await queues.addRequest(id)
-  }
-  return lost !== undefined
+/** Ends a request that a crashed worker had begun. False if there is none. */
+async function endLost(services: Services): Promise<boolean> {
+  const lost = await leaseLostRequest(services.database)
+  if (lost === undefined) return false
+  await end(services, lost)
+  services.log.warn({ jobId: lost.id }, 'An accepted request was lost and is ended')
+  return true
 }
 
 async function end(services: Services, lost: LeasedRequest): Promise<void> {
@@ -81,8 +65,7 @@ async function end(services: Services, lost: LeasedRequest): Promise<void> {
       await finishAsyncJob(services, project, { author, runId: id, end })
     }
   } catch (error) {
-    const isGone = error instanceof HttpError && error.status < 500
-    if (!isGone && !(error instanceof JobFinished)) throw error
+    if (!isOver(error)) throw error
   }
   await removeJob(services.database, lost)
 }

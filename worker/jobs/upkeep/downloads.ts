@@ -4,11 +4,17 @@
  */
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
-import { findSetting, SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { HttpError } from '../../../shared/core/errors.ts'
+import { findSetting, system } from '../../../shared/access/project-context.ts'
+import { ignoreClientError, isAbsent } from '../../../shared/core/errors.ts'
 import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
 import { FetchRefused, openOutbound } from '../../../shared/outbound/fetch-outside.ts'
+import {
+  type Download,
+  type DownloadInput,
+  leaseDownload,
+  repeatDownload,
+} from '../../../shared/request/binary/attachments.ts'
 import {
   cleanFilename,
   removeContent,
@@ -16,12 +22,6 @@ import {
   settleContent,
   storeContent,
 } from '../../../shared/request/binary/content.ts'
-import {
-  type Download,
-  type DownloadInput,
-  leaseDownload,
-  repeatDownload,
-} from '../../../shared/request/binary/downloads.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { JOBS, jobLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
@@ -104,7 +104,6 @@ async function createUrlFilter(
   { repository, config }: Services,
   projectId: string,
 ): Promise<(url: string) => boolean> {
-  const system = systemPrincipal(SYSTEM_PROJECT)
   const { setting } = parseVersion(await repository.read(system, 'Project', projectId))
   if (findSetting(setting, 'autoDownloadEnabled')?.valueBoolean === false) return () => false
   const prefixes = (name: string) =>
@@ -129,18 +128,15 @@ async function addedBy(
 ): Promise<readonly string[]> {
   const at = async (vid: number) => {
     if (vid === 0) return new Map<string, Attachment>()
-    const version = await repository.readVersion(principal, type, id, String(vid)).catch(absent)
+    const version = await repository
+      .readVersion(principal, type, id, String(vid))
+      .catch(ignoreClientError)
     return version?.content === undefined
       ? new Map<string, Attachment>()
       : attachmentsByUrl(parseVersion(version))
   }
   const [before, after] = await Promise.all([at(ver - 1), at(ver)])
   return [...after.keys()].filter((url) => !before.has(url))
-}
-
-function absent(error: unknown): undefined {
-  if (error instanceof HttpError && error.status < 500) return undefined
-  throw error
 }
 
 function attachmentsByUrl(resource: Resource): ReadonlyMap<string, Attachment> {
@@ -241,8 +237,7 @@ function keep(
       return true
     })
     .catch((error: unknown) => {
-      const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
-      if (error instanceof Gone || isAbsent) return false
+      if (error instanceof Gone || isAbsent(error)) return false
       throw error
     })
 }

@@ -1,11 +1,11 @@
 /**
- * Runs `$reindex` and `$expunge` jobs of table `job` in idempotent steps, checking the AsyncJob for cancellation in
+ * Runs `$reindex`, `$expunge` and `$dry-run` jobs of table `job` in idempotent steps, checking the AsyncJob for cancellation in
  * between.
  */
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { system } from '../../../shared/access/project-context.ts'
 import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError, RunLeaseLost } from '../../../shared/core/errors.ts'
+import { allOk, HttpError, isAbsent, RunLeaseLost } from '../../../shared/core/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
@@ -16,6 +16,7 @@ import {
   type ReindexScope,
   reindexNext,
 } from '../../../shared/jobs/upkeep/maintenance.ts'
+import { dryRunNext, dryRunOutput } from '../../../shared/operations/bots/dry-run.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { checkIndexRevision, settleIndexRevision } from '../../../shared/store/migrate.ts'
 import {
@@ -37,6 +38,7 @@ import {
   removeJob,
   saveProgress,
   type UpkeepJob,
+  type UpkeepKind,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
 import type { Version } from '../../../shared/store/rows/version.ts'
 
@@ -95,7 +97,7 @@ async function runSteps(
 ): Promise<'done' | 'cancelled' | 'stopped' | 'lost'> {
   const session = await actingSession(services.principals, job.input)
   if (session === undefined) return 'cancelled'
-  const step = job.kind === 'reindex' ? reindexStep : expungeStep
+  const step = STEPS[job.kind]
   let progress = job.progress
   for (;;) {
     if (signal.aborted) return 'stopped'
@@ -104,9 +106,16 @@ async function runSteps(
     if (next === undefined) break
     progress = next
     if (!(await saveProgress(services.database, job, progress))) return 'lost'
+    // Its steps take as long as bots, so that other jobs get their turn in between.
+    if (job.kind === 'dry-run') return 'stopped'
   }
   const outcome = { name: 'outcome', resource: allOk }
-  const isHeld = await finish(services, job, { status: 'completed', parameter: [outcome] })
+  const { dryRun } = job.input
+  const output = dryRun === undefined ? [] : dryRunOutput(progress, dryRun.runs.length)
+  const isHeld = await finish(services, job, {
+    status: 'completed',
+    parameter: [outcome, ...output],
+  })
   return isHeld ? 'done' : 'lost'
 }
 
@@ -173,9 +182,8 @@ const expungeStep: Step = async ({ repository }, principal, { input }, progress)
     // `$expunge` has rejected types without a compartment.
     return await expungeMembers(repository, principal, type as Compartment, id)
   } catch (error) {
-    const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
     // The previous step was the last but was not recorded.
-    if (isAbsent && progress !== null) return undefined
+    if (isAbsent(error) && progress !== null) return undefined
     throw error
   }
 }
@@ -208,7 +216,13 @@ async function expungeMembers(
   return undefined
 }
 
-export const STEP = 200
+const STEPS: Readonly<Record<UpkeepKind, Step>> = {
+  reindex: reindexStep,
+  expunge: expungeStep,
+  'dry-run': dryRunNext,
+}
+
+const STEP = 200
 const WAIT_MS = 200
 
 function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal): Promise<Outcome> {
@@ -217,7 +231,6 @@ function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal): Promis
     : indexAll(services, job, signal)
 }
 
-const system = systemPrincipal(SYSTEM_PROJECT)
 const EVERYTHING: ReindexScope = { type: undefined, filter: undefined }
 
 async function indexOwn(

@@ -1,6 +1,7 @@
 /** Table maintenance for fast searches under load, and removal of unused storage content. */
 
-import { deleteOldRuns } from '../../../shared/bots/inputs.ts'
+import { removeOldDeadRuns } from '../../../shared/bots/dead-runs.ts'
+import { deleteOldRuns } from '../../../shared/bots/run-records.ts'
 import { removeOldExports } from '../../../shared/export/announce.ts'
 import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
 import { type Loop, startLoop } from '../../../shared/jobs/loop.ts'
@@ -13,9 +14,10 @@ import {
 } from '../../../shared/jobs/upkeep/upkeep.ts'
 import { sweepContents } from '../../../shared/request/binary/content.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
+import { removeOldRequests } from '../../../shared/store/write/requests.ts'
 import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
+import { removeOldTopicEvents } from '../../../shared/subscriptions/store-topic-events.ts'
 
 const EVERY_MS = 2000
 /** Ticks between purges: stored replies by the thousand, content by the hundred. */
@@ -60,6 +62,8 @@ export function startTableUpkeep(services: Services): Loop {
     await deleteOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
+    await removeOldTopicEvents(database)
+    await removeOldDeadRuns(database)
     await sweepContents(services)
     return false
   }

@@ -52,11 +52,7 @@ function listApiCalls({ paths }: Document): readonly Call[] {
   )
 }
 
-interface CallsProps {
-  readonly calls: readonly Call[]
-}
-
-function Calls({ calls }: CallsProps) {
+function Calls({ calls }: { readonly calls: readonly Call[] }) {
   const [typed, setTyped] = useState('')
   const wanted = typed.toLowerCase().split(/\s+/)
   const found = calls.filter(({ name, summary }) => {

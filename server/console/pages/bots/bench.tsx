@@ -1,15 +1,16 @@
 /** Runs a bot with custom input and shows the result. */
 import { Button, Group, SegmentedControl, Stack, Code as Text, Title } from '@mantine/core'
 import type { Bot } from '@medplum/fhirtypes'
-import { useState } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import { Link } from 'wouter'
+import { fetchSigned } from '../../client/api.ts'
 import { useDraft } from '../../client/drafts.ts'
 import { Problem } from '../../client/problem.tsx'
 import { isAdmin, medplum, useMe } from '../../client/session.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
+import { RunOutcome } from '../../parts/outcome.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { milliseconds } from './runs.ts'
-import { Outcome } from './status.tsx'
 
 const words = texts.bots.bench
 
@@ -26,28 +27,39 @@ const KINDS = {
 
 type Kind = keyof typeof KINDS
 
+/** Characters of a streamed answer that the page keeps: the last ones. */
+const MOST_SHOWN = 1_000_000
+
 interface Answer {
   readonly status: number
   readonly body: string
   readonly runId: string | null
   readonly ms: number
+  /** Present while the bot streams its answer, and after that. */
+  readonly stream?: { readonly parts: number; readonly bytes: number }
 }
 
-interface Props {
-  readonly bot: Bot
-}
-
-export function Bench({ bot }: Props) {
+export function Bench({ bot }: { readonly bot: Bot }) {
   const me = useMe()
   const [kind, setKind] = useState<Kind>('json')
   const draft = useDraft<string>(`bot-input/${bot.id}/${kind}`, KINDS[kind].first)
   const [answer, setAnswer] = useState<Answer>()
   const [error, setError] = useState<unknown>()
+  const running = useRef<AbortController>(undefined)
   const [isBusy, setBusy] = useState(false)
+  // Leaving the page disconnects, which cancels a run that streams.
+  useEffect(() => () => running.current?.abort(), [])
   const run = async () => {
+    const controller = new AbortController()
+    running.current = controller
     setBusy(true)
     setError(undefined)
-    await execute(bot, kind, draft.value).then(setAnswer, setError)
+    // The link to the run would open the previous one.
+    setAnswer(undefined)
+    const call = { bot, kind, input: draft.value, signal: controller.signal, onPart: setAnswer }
+    await execute(call).then(setAnswer, (cause: unknown) => {
+      if (!controller.signal.aborted) setError(cause)
+    })
     setBusy(false)
   }
   return (
@@ -63,7 +75,7 @@ export function Bench({ bot }: Props) {
         key={kind}
         label={words.input}
         {...(kind === 'json' ? { extensions: jsonText } : {})}
-        height="12rem"
+        height="9rem"
         value={draft.value}
         onChange={draft.set}
       />
@@ -71,6 +83,11 @@ export function Bench({ bot }: Props) {
         <Button onClick={() => void run()} loading={isBusy} id="run">
           {words.run}
         </Button>
+        {isBusy && answer?.stream && (
+          <Button variant="default" onClick={() => running.current?.abort()} id="stop">
+            {words.stop}
+          </Button>
+        )}
         {answer?.runId && isAdmin(me) && (
           <Button variant="default" component={Link} href={`/bots/${bot.id}/runs/${answer.runId}`}>
             {words.toRun}
@@ -83,45 +100,68 @@ export function Bench({ bot }: Props) {
   )
 }
 
-function Answered({ status, body, ms }: Answer) {
+function Answered({ status, body, ms, stream }: Answer) {
   return (
     <section aria-live="polite">
       <Group mb="xs">
-        <Title order={2} size="h4">
-          {words.answer}
-        </Title>
-        <Outcome status={status < 400 ? 'ok' : 'failed'} />
+        <Title order={3}>{words.answer}</Title>
+        <RunOutcome status={status < 400 ? 'ok' : 'thrown'} />
         <span>{fill(words.took, { status, time: milliseconds(ms) })}</span>
+        {stream && <span id="streamed">{fill(words.streamed, { ...stream })}</span>}
       </Group>
-      <Text block id="answer">
+      <Text block id="answer" mah="18rem" tabIndex={0}>
         {body}
       </Text>
     </section>
   )
 }
 
-/** Treats the bot's failure as an answer, as its caller gets it. */
-async function execute({ id }: Bot, kind: Kind, input: string): Promise<Answer> {
-  await medplum.refreshIfExpired()
+interface Call {
+  readonly bot: Bot
+  readonly kind: Kind
+  readonly input: string
+  readonly signal: AbortSignal
+  /** Called for each part of a streamed answer. */
+  onPart(answer: Answer): void
+}
+
+/** Treats the bot's failure as an answer, as its caller gets it. Errors: an answer that is cut. */
+async function execute({ bot, kind, input, signal, onPart }: Call): Promise<Answer> {
   const start = performance.now()
-  const response = await fetch(medplum.fhirUrl('Bot', id ?? '', '$execute'), {
+  // The types of the client do not have the element yet.
+  const takesStream = 'streamingEnabled' in bot && bot.streamingEnabled === true
+  const response = await fetchSigned(`fhir/R4/Bot/${bot.id}/$execute`, {
     method: 'POST',
     headers: {
-      Authorization: `Bearer ${medplum.getAccessToken()}`,
       'Content-Type': KINDS[kind].type,
+      ...(takesStream ? { Accept: 'text/event-stream' } : {}),
     },
     // HL7 segments end with a carriage return.
     body: kind === 'hl7' ? input.replace(/\n/g, '\r') : input,
+    signal,
   })
-  const text = await response.text()
-  const ms = performance.now() - start
   if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
-  return {
-    status: response.status,
-    body: pretty(text),
-    runId: response.headers.get('X-Bot-Run-Id'),
-    ms,
+  const { status } = response
+  const runId = response.headers.get('X-Bot-Run-Id')
+  const isStream = takesStream && response.headers.get('X-Accel-Buffering') === 'no'
+  if (!isStream || response.body === null) {
+    const text = await response.text()
+    return { status, runId, body: pretty(text), ms: performance.now() - start }
   }
+  let answer: Answer = { status, runId, body: '', ms: 0, stream: { parts: 0, bytes: 0 } }
+  const decoder = new TextDecoder()
+  const reader = response.body.getReader()
+  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+    const { parts = 0, bytes = 0 } = answer.stream ?? {}
+    answer = {
+      ...answer,
+      body: (answer.body + decoder.decode(read.value, { stream: true })).slice(-MOST_SHOWN),
+      ms: performance.now() - start,
+      stream: { parts: parts + 1, bytes: bytes + read.value.length },
+    }
+    onPart(answer)
+  }
+  return { ...answer, ms: performance.now() - start }
 }
 
 function pretty(text: string): string {

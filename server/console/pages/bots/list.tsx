@@ -1,18 +1,19 @@
 /** The bots of the project, with metrics of the last seven days. */
-import { Button, Modal, Stack, TextInput } from '@mantine/core'
+import { Button, Modal, Select, Stack, Text, TextInput } from '@mantine/core'
 import { useForm } from '@mantine/form'
 import { useDisclosure } from '@mantine/hooks'
 import type { Bot, Bundle } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
 import { useLocation } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { notifyProblem, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { isAdmin, medplum, useMe } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
 import { type BotFigures, failures, type ProjectFigures, quantile } from './runs.ts'
-import { Outcome } from './status.tsx'
 
 interface Row {
   readonly bot: Bot
@@ -57,28 +58,20 @@ const columns: readonly Column<Row>[] = [
     name: words.state,
     cell: ({ bot }) => <Outcome status={bot.executableCode ? 'deployed' : 'empty'} />,
   },
-  { name: words.started, align: 'right', cell: ({ figures }) => figures?.started ?? 0 },
-  {
-    name: words.failed,
-    align: 'right',
-    cell: ({ figures }) => (figures ? failures(figures) : 0),
-  },
-  {
-    name: 'p50',
-    align: 'right',
-    cell: ({ figures }) => (figures ? quantile(figures.runTime, 0.5) : '–'),
-  },
-  {
-    name: 'p95',
-    align: 'right',
-    cell: ({ figures }) => (figures ? quantile(figures.runTime, 0.95) : '–'),
-  },
-  {
-    name: words.wait,
-    align: 'right',
-    cell: ({ figures }) => (figures ? quantile(figures.queueWait, 0.95) : '–'),
-  },
+  figure(words.started, ({ started }) => started, 0),
+  figure(words.failed, failures, 0),
+  figure('p50', ({ runTime }) => quantile(runTime, 0.5)),
+  figure('p95', ({ runTime }) => quantile(runTime, 0.95)),
+  figure(words.wait, ({ queueWait }) => quantile(queueWait, 0.95)),
 ]
+
+function figure(
+  name: string,
+  read: (figures: BotFigures) => React.ReactNode,
+  none: React.ReactNode = '–',
+): Column<Row> {
+  return { name, align: 'right', cell: ({ figures }) => (figures ? read(figures) : none) }
+}
 
 interface NewBotProps {
   readonly isOpen: boolean
@@ -88,12 +81,18 @@ interface NewBotProps {
 function NewBot({ isOpen, close }: NewBotProps) {
   const { project } = useMe()
   const [, navigate] = useLocation()
+  const templates = useTemplates(isOpen)
   const form = useForm({
-    initialValues: { name: '', description: '' },
+    initialValues: { name: '', description: '', template: '' },
     validate: { name: (name) => (name.trim() === '' ? words.nameMissing : null) },
   })
+  const template = templates.find(({ name }) => name === form.values.template)
   const create = useSend<typeof form.values, Bot>({
-    send: (body) => medplum.post(`admin/projects/${project.id}/bot`, body),
+    send: async ({ name, description }) => {
+      const bot = await medplum.post(`admin/projects/${project.id}/bot`, { name, description })
+      if (template) await deployTemplate(bot, template.code)
+      return bot
+    },
     after: ({ id }) => navigate(`/bots/${id}`),
     notify: false,
   })
@@ -103,6 +102,23 @@ function NewBot({ isOpen, close }: NewBotProps) {
         <Stack>
           <TextInput label={words.name} data-autofocus {...form.getInputProps('name')} />
           <TextInput label={words.description} {...form.getInputProps('description')} />
+          <Select
+            label={words.template}
+            description={template?.description ?? words.templateHint}
+            placeholder={words.noTemplate}
+            data={templates.map(({ name }) => name)}
+            searchable
+            clearable
+            renderOption={({ option }) => (
+              <div>
+                <Text size="sm">{option.value}</Text>
+                <Text size="xs" c="dimmed" lineClamp={2}>
+                  {templates.find(({ name }) => name === option.value)?.description}
+                </Text>
+              </div>
+            )}
+            {...form.getInputProps('template')}
+          />
           <Problem error={create.error} />
           <Button type="submit" loading={create.isPending}>
             {words.create}
@@ -111,4 +127,25 @@ function NewBot({ isOpen, close }: NewBotProps) {
       </form>
     </Modal>
   )
+}
+
+/** Loads the templates when they are first needed. */
+function useTemplates(isOpen: boolean) {
+  const { data = [] } = useQuery({
+    queryKey: ['bot-templates'],
+    queryFn: async () => (await import('console:bot-templates')).botTemplates,
+    enabled: isOpen,
+    staleTime: Number.POSITIVE_INFINITY,
+  })
+  return data
+}
+
+/** Only notifies of a failure: the bot exists by then. */
+async function deployTemplate({ id = '' }: Bot, code: string): Promise<void> {
+  const deployment = { code, filename: 'index.ts' }
+  try {
+    await medplum.post(medplum.fhirUrl('Bot', id, '$deploy'), deployment)
+  } catch (error) {
+    notifyProblem(error, words.templateRefused)
+  }
 }

@@ -1,8 +1,11 @@
 /** The live log of a bot. */
 import { Badge, Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
+import { fetchSigned } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
+import { runOutcome } from '../../parts/outcome.tsx'
 import { texts } from '../../texts/texts.ts'
+import { localTime, withLocalTimes } from './log.ts'
 
 const words = texts.bots.live
 const MOST_LINES = 2000
@@ -26,7 +29,7 @@ export function Live({ botId, runId }: Props) {
       {lines.length === 0 ? (
         <Text c="dimmed">{words.none}</Text>
       ) : (
-        <Code block id="live" aria-live="polite" mah="60vh" tabIndex={0}>
+        <Code block id="live" aria-live="polite" mah="24rem" tabIndex={0}>
           {lines.join('\n')}
         </Code>
       )}
@@ -36,9 +39,9 @@ export function Live({ botId, runId }: Props) {
 
 function formatStreamEvent({ type, data }: StreamEvent): string {
   const run = String(data.runId ?? '').slice(0, 8)
-  if (type === 'log') return `${run} ${String(data.text).trimEnd()}`
-  if (type === 'start') return `${run} ▶ ${data.started}`
-  if (type === 'end') return `${run} ■ ${data.status} ${data.durationMs} ms`
+  if (type === 'log') return `${run} ${withLocalTimes(String(data.text).trimEnd())}`
+  if (type === 'start') return `${run} ▶ ${localTime(String(data.started))}`
+  if (type === 'end') return `${run} ■ ${runOutcome(String(data.status))} ${data.durationMs} ms`
   return `${type} ${JSON.stringify(data)}`
 }
 
@@ -74,9 +77,7 @@ interface Listener {
 async function follow(path: string, signal: AbortSignal, listener: Listener): Promise<void> {
   while (!signal.aborted) {
     try {
-      await medplum.refreshIfExpired()
-      const headers = { Authorization: `Bearer ${medplum.getAccessToken()}` }
-      const response = await fetch(`/${path}`, { headers, signal })
+      const response = await fetchSigned(path, { signal })
       if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
       if (response.ok && response.body) {
         listener.setState('open')

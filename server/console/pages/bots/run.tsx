@@ -1,20 +1,21 @@
 /** A run: outcome, times, log and replay. */
-import { Button, Code, Stack, Table, Text, Title } from '@mantine/core'
+import { Button, Code, Stack, Text, Title } from '@mantine/core'
 import type { Attachment, Bot, Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { fetchSigned, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
-import { medplum } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { DataTable, Facts } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { Live } from './live.tsx'
+import { withLocalTimes } from './log.ts'
 import { milliseconds, parseRuns, type Run } from './runs.ts'
-import { Outcome } from './status.tsx'
 
 const words = texts.bots.run
+const { modes } = texts.bots.runs
 
 export function RunPage() {
   const { id, run } = useParams<{ id: string; run: string }>()
@@ -55,12 +56,9 @@ function Replay({ botId, runId }: ReplayProps) {
   const [, navigate] = useLocation()
   const replay = useSend({
     send: async () => {
-      const response = await fetch(medplum.fhirUrl('Bot', botId, '$replay'), {
+      const response = await fetchSigned(`fhir/R4/Bot/${botId}/$replay`, {
         method: 'POST',
-        headers: {
-          Authorization: `Bearer ${medplum.getAccessToken()}`,
-          'Content-Type': 'application/json',
-        },
+        headers: { 'Content-Type': 'application/json' },
         body: JSON.stringify({ runId }),
       })
       const fresh = response.headers.get('X-Bot-Run-Id')
@@ -76,55 +74,51 @@ function Replay({ botId, runId }: ReplayProps) {
   )
 }
 
+type Row = readonly [string, React.ReactNode]
+
+function optional(name: string, value: string | number | undefined): readonly Row[] {
+  return value === undefined ? [] : [[name, value]]
+}
+
 interface EndedProps {
   readonly run: Run
 }
 
 function Ended({ run }: EndedProps) {
-  const { memoryMb, waitedFor, waitedMs } = run
-  const rows: readonly (readonly [string, React.ReactNode])[] = [
-    [words.outcome, <Outcome key="outcome" status={run.status} />],
+  const { memoryMb, waitedFor, waitedMs, streamedStatus: status, streamedBytes: bytes } = run
+  const isStreamed = status !== undefined && bytes !== undefined
+  const rows: readonly Row[] = [
+    [words.outcome, <RunOutcome key="outcome" status={run.status} />],
     [words.started, <When key="started" at={run.started} />],
     [words.time, milliseconds(run.durationMs)],
     [words.cpu, milliseconds(run.cpuMs)],
     [words.memory, memoryMb === undefined ? '–' : `${memoryMb} MB`],
     [words.waited, waitedFor ? `${milliseconds(waitedMs ?? 0)} (${waitedFor})` : '–'],
+    ...optional(words.key, run.key),
+    ...optional(words.replaced, run.replaced),
+    ...optional(
+      words.streamed,
+      isStreamed ? fill(words.streamedBytes, { status, bytes }) : undefined,
+    ),
     [words.attempt, run.attempt],
     [words.botVersion, run.version],
-    [words.mode, run.mode],
+    [words.mode, modes[run.mode as keyof typeof modes] ?? run.mode],
     [words.requester, run.requester],
     [words.runAs, run.runAs],
   ]
   return (
     <Stack>
       {run.error && <Problem error={run.error} title={words.failed} />}
-      <Title order={2} size="h4">
-        {words.log}
-      </Title>
+      <Title>{words.log}</Title>
       <Code block id="log">
-        {run.log === '' ? words.noLog : run.log}
+        {run.log === '' ? words.noLog : withLocalTimes(run.log)}
       </Code>
-      <Title order={2} size="h4">
-        {words.input}
-      </Title>
+      <Title>{words.input}</Title>
       {run.input ? <Input {...run.input} /> : <Text c="dimmed">{words.notKeptShort}</Text>}
-      <Title order={2} size="h4">
-        {words.calls}
-      </Title>
+      <Title>{words.calls}</Title>
       <Calls run={run} />
-      <Title order={2} size="h4">
-        {words.figures}
-      </Title>
-      <Table variant="vertical" layout="fixed" aria-label={words.figures}>
-        <Table.Tbody>
-          {rows.map(([name, value]) => (
-            <Table.Tr key={name}>
-              <Table.Th w={160}>{name}</Table.Th>
-              <Table.Td style={{ overflowWrap: 'anywhere' }}>{value}</Table.Td>
-            </Table.Tr>
-          ))}
-        </Table.Tbody>
-      </Table>
+      <Title>{words.figures}</Title>
+      <Facts label={words.figures} rows={rows} />
     </Stack>
   )
 }

@@ -1,8 +1,10 @@
 /** Bot runs and metrics, as returned by the service. */
-import type { Attachment, Parameters, ParametersParameter } from '@medplum/fhirtypes'
+import type { Attachment, Parameters, ParametersParameter, Reference } from '@medplum/fhirtypes'
 
 export interface Run {
   readonly id: string
+  /** Present in the list over all bots. */
+  readonly bot: { readonly id: string; readonly name: string | undefined } | undefined
   readonly status: string
   readonly started: string
   readonly durationMs: number
@@ -15,15 +17,19 @@ export interface Run {
   readonly runAs: string | undefined
   readonly waitedFor: string | undefined
   readonly waitedMs: number | undefined
+  /** A hash, the same for runs that take turns. */
+  readonly key: string | undefined
+  readonly replaced: number | undefined
+  readonly streamedStatus: number | undefined
+  readonly streamedBytes: number | undefined
   readonly error: string | undefined
   readonly log: string
-  readonly isReplayable: boolean
   readonly input: Attachment | undefined
   readonly callCount: number
   readonly calls: readonly Call[]
 }
 
-export interface Call {
+interface Call {
   readonly place: number
   readonly method: string
   readonly path: string
@@ -46,6 +52,7 @@ function parseRun(part: readonly ParametersParameter[]): Run {
   const at = (name: string) => part.find((item) => item.name === name)
   return {
     id: at('runId')?.valueUuid?.replace('urn:uuid:', '') ?? '',
+    bot: toBot(at('bot')?.valueReference),
     status: at('status')?.valueCode ?? '',
     started: at('started')?.valueInstant ?? '',
     durationMs: at('durationMs')?.valueDecimal ?? 0,
@@ -58,13 +65,21 @@ function parseRun(part: readonly ParametersParameter[]): Run {
     runAs: at('runAs')?.valueReference?.reference,
     waitedFor: at('waitedFor')?.valueCode,
     waitedMs: at('waitedMs')?.valueDecimal,
+    key: at('key')?.valueString,
+    replaced: at('replaced')?.valueInteger,
+    streamedStatus: at('streamedStatus')?.valueInteger,
+    streamedBytes: at('streamedBytes')?.valueInteger,
     error: at('error')?.valueString,
     log: at('log')?.valueString ?? '',
-    isReplayable: at('replayable')?.valueBoolean === true,
     input: at('input')?.valueAttachment,
     callCount: at('callCount')?.valueInteger ?? 0,
     calls: part.filter(({ name }) => name === 'call').map(parseCall),
   }
+}
+
+function toBot(found: Reference | undefined) {
+  if (found?.reference === undefined) return undefined
+  return { id: found.reference.replace('Bot/', ''), name: found.display }
 }
 
 function parseCall({ part = [] }: ParametersParameter, place: number): Call {
@@ -79,31 +94,33 @@ function parseCall({ part = [] }: ParametersParameter, place: number): Call {
   }
 }
 
-export interface Histogram {
+interface Histogram {
   readonly count: number
   readonly sumMs: number
   readonly buckets: Readonly<Record<string, number>>
 }
 
-export interface BotFigures {
-  readonly bot: { readonly reference: string }
+export interface Outcomes {
   readonly started: number
-  readonly succeeded: number
   readonly failed: Readonly<Record<string, number>>
-  readonly queueWait: Histogram
   readonly runTime: Histogram
 }
 
+export interface BotFigures extends Outcomes {
+  readonly bot: { readonly reference: string }
+  readonly queueWait: Histogram
+  /** By the name of a version, or by the code of one without a name. */
+  readonly versions: Readonly<Record<string, Outcomes>>
+}
+
 export interface ProjectFigures {
-  readonly slotsUsed: number
-  readonly held: Readonly<Record<string, number>>
   readonly lanes: Readonly<
     Record<string, { readonly inFlight: number; readonly oldestWaitingSeconds: number }>
   >
   readonly bots: readonly BotFigures[]
 }
 
-export function failures({ failed }: BotFigures): number {
+export function failures({ failed }: Pick<Outcomes, 'failed'>): number {
   return Object.values(failed).reduce((sum, count) => sum + count, 0)
 }
 

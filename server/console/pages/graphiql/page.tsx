@@ -82,9 +82,7 @@ export function Page() {
                 />
               )}
             </Group>
-            <Title order={2} size="h5">
-              {words.variables}
-            </Title>
+            <Title size="h5">{words.variables}</Title>
             <Editor
               label={words.variables}
               extensions={jsonText}
@@ -197,11 +195,7 @@ function useSchema() {
   })
 }
 
-interface Props {
-  readonly schema: GraphQLSchema
-}
-
-function SchemaTypes({ schema }: Props) {
+function SchemaTypes({ schema }: { readonly schema: GraphQLSchema }) {
   const names = useMemo(
     () => Object.keys(schema.getTypeMap()).filter((name) => !name.startsWith('__')),
     [schema],
@@ -214,9 +208,7 @@ function SchemaTypes({ schema }: Props) {
   })
   return (
     <Stack gap="xs">
-      <Title order={2} size="h4">
-        {words.schema}
-      </Title>
+      <Title>{words.schema}</Title>
       <Select
         label={words.type}
         data={names}

@@ -14,11 +14,7 @@ const MINUTE_MS = 60_000
 const EVERY_MS = 10_000
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' })
 
-interface Props {
-  readonly bots: readonly BotFigures[]
-}
-
-export function LatestRuns({ bots }: Props) {
+export function LatestRuns({ bots }: { readonly bots: readonly BotFigures[] }) {
   const runs = useQueries({
     queries: bots.slice(0, BUSIEST).map(({ bot: { reference } }) => ({
       queryKey: ['latest', reference],
@@ -30,9 +26,7 @@ export function LatestRuns({ bots }: Props) {
   })
   return (
     <Stack gap="xs">
-      <Title order={2} size="h4">
-        {words.chart}
-      </Title>
+      <Title>{words.chart}</Title>
       <Text size="sm" c="dimmed">
         {fill(words.chartHint, { bots: BUSIEST })}
       </Text>

@@ -10,6 +10,7 @@ import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
 import { failures, type ProjectFigures } from '../bots/runs.ts'
+import { failsNow, useDeliveryStates } from '../subscriptions/states.ts'
 
 const words = texts.home
 const EVERY_MS = 5000
@@ -30,15 +31,11 @@ export function Home() {
   )
 }
 
-interface WorkProps {
-  readonly projectId: string
-}
-
-function Work({ projectId }: WorkProps) {
+function Work({ projectId }: { readonly projectId: string }) {
   const figures = useGet<ProjectFigures>(`admin/projects/${projectId}/bots/stats`, {
     every: EVERY_MS,
   })
-  const failing = useCount('Subscription?status=error')
+  const failing = useFailing()
   const jobs = useCount('AsyncJob?status=accepted,active')
   const exports = useCount('BulkDataExport?status=accepted,active')
   const stored = useGet<Stored>(`admin/projects/${projectId}/storage`, { every: STORED_MS })
@@ -54,11 +51,11 @@ function Work({ projectId }: WorkProps) {
     <Stack>
       <Attention failing={failing} oldest={oldest} />
       <SimpleGrid cols={{ base: 2, md: 4, xl: 7 }}>
-        <Figure name={words.runs} value={started} href="/bots" />
-        <Figure name={words.rate} value={rate} href="/bots" />
+        <Figure name={words.runs} value={started} href="/runs" />
+        <Figure name={words.rate} value={rate} href="/runs?status=failed" />
         <Figure name={words.inFlight} value={inFlight} href="/bots" />
         <Figure name={words.oldest} value={fill(words.seconds, { s: Math.round(oldest) })} />
-        <Figure name={words.failing} value={failing} href="/resources/Subscription?status=error" />
+        <Figure name={words.failing} value={failing?.length} href="/subscriptions" />
         <Figure name={words.jobs} value={(jobs ?? 0) + (exports ?? 0)} href="/jobs" />
         <Figure
           name={words.storage}
@@ -82,18 +79,39 @@ function useCount(search: string): number | undefined {
   return useGet<Bundle>(path, { every: EVERY_MS }).data?.total
 }
 
+/** Ids of Subscriptions in error, and of those that the list marks as failing. */
+function useFailing(): readonly string[] | undefined {
+  const states = useDeliveryStates(useMe())
+  const inError = useGet<Bundle>('fhir/R4/Subscription?status=error&_elements=id&_count=1000', {
+    every: EVERY_MS,
+  })
+  if (states === undefined || inError.data === undefined) return undefined
+  const failing = [...states].flatMap(([id, state]) => (failsNow(state) ? [id] : []))
+  const ids = (inError.data.entry ?? []).flatMap(({ resource }) => resource?.id ?? [])
+  return [...new Set([...failing, ...ids])]
+}
+
 interface AttentionProps {
-  readonly failing: number | undefined
+  readonly failing: readonly string[] | undefined
   readonly oldest: number
 }
 
-function Attention({ failing = 0, oldest }: AttentionProps) {
-  if (failing === 0 && oldest < LONG_WAIT_S) return null
+function Attention({ failing = [], oldest }: AttentionProps) {
+  if (failing.length === 0 && oldest < LONG_WAIT_S) return null
+  const [only = ''] = failing.length === 1 ? failing : []
   return (
-    <Alert color="yellow" title={words.attention}>
-      {failing > 0 && (
-        <Link href="/resources/Subscription?status=error">
-          {fill(words.failingHint, { count: failing })}
+    <Alert
+      color="yellow"
+      title={
+        // The yellow of the library is too faint for text.
+        <Text span inherit c="var(--mantine-color-text)">
+          {words.attention}
+        </Text>
+      }
+    >
+      {failing.length > 0 && (
+        <Link href={`/subscriptions/${only}`.replace(/\/$/, '')}>
+          {only === '' ? fill(words.failingHint, { count: failing.length }) : words.failingOne}
         </Link>
       )}
       {oldest >= LONG_WAIT_S && (
@@ -115,9 +133,7 @@ function Figure({ name, value, href }: FigureProps) {
       <Text size="sm" c="dimmed">
         {href ? <Link href={href}>{name}</Link> : name}
       </Text>
-      <Title order={2} size="h3">
-        {value ?? '–'}
-      </Title>
+      <Title size="h3">{value ?? '–'}</Title>
     </Card>
   )
 }

@@ -4,9 +4,9 @@ import { useParams } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
 import { Loaded } from '../../parts/loaded.tsx'
+import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { texts } from '../../texts/texts.ts'
-import { Outcome } from '../bots/status.tsx'
 import { type Job, stripBaseUrl } from './list.tsx'
 
 const words = texts.jobs.async

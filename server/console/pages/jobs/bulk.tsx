@@ -4,7 +4,7 @@ import type { OperationOutcome } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useRef } from 'react'
 import { useLocation, useParams } from 'wouter'
-import { useSend } from '../../client/api.ts'
+import { fetchSigned, useSend } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -81,10 +81,7 @@ export function BulkPage() {
 }
 
 async function fetchJobStatus(path: string): Promise<Status> {
-  await medplum.refreshIfExpired()
-  const response = await fetch(`/${path}`, {
-    headers: { Authorization: `Bearer ${medplum.getAccessToken()}`, Accept: 'application/json' },
-  })
+  const response = await fetchSigned(path, { headers: { Accept: 'application/json' } })
   if (response.status === 202) {
     return { text: response.headers.get('X-Progress') ?? '' }
   }
@@ -130,9 +127,7 @@ function Results({ output, error }: ResultsProps) {
           })),
         ]}
       />
-      <Title order={2} size="h4">
-        {fill(words.refused, { count: refused })}
-      </Title>
+      <Title>{fill(words.refused, { count: refused })}</Title>
       {error.map((file) => (
         <Refused key={file.url} {...file} />
       ))}
@@ -179,28 +174,47 @@ function Refused(file: ListedFile) {
   )
 }
 
-interface FilesProps {
-  readonly files: readonly ListedFile[]
-}
-
-function Files({ files }: FilesProps) {
+function Files({ files }: { readonly files: readonly ListedFile[] }) {
   return (
-    <DataTable
-      label={words.files}
-      rows={files}
-      rowKey={({ url }) => url}
-      columns={[
-        { name: words.type, cell: ({ type }) => type },
-        { name: words.records, align: 'right', cell: ({ count }) => count },
-        { name: words.file, cell: (file) => <Save {...file} /> },
-      ]}
-      empty={<Text>{words.nothing}</Text>}
-    />
+    <Stack>
+      {files.length > 1 && <SaveAll files={files} />}
+      <DataTable
+        label={words.files}
+        rows={files}
+        rowKey={({ url }) => url}
+        columns={[
+          { name: words.type, cell: ({ type }) => type },
+          { name: words.records, align: 'right', cell: ({ count }) => count },
+          { name: words.file, cell: (file) => <Save {...file} /> },
+        ]}
+        empty={<Text>{words.nothing}</Text>}
+      />
+    </Stack>
   )
 }
 
+/** One after the other: each is in memory until the browser has it. */
+function SaveAll({ files }: { readonly files: readonly ListedFile[] }) {
+  const save = useSend({
+    send: async () => {
+      for (const { url } of files) await saveFrom(url, fileName(url))
+    },
+  })
+  return (
+    <Group>
+      <Button loading={save.isPending} onClick={() => save.mutate()}>
+        {words.saveAll}
+      </Button>
+    </Group>
+  )
+}
+
+function fileName(url: string): string {
+  return new URL(url).pathname.split('/').at(-1) ?? 'export.ndjson'
+}
+
 function Save({ url }: ListedFile) {
-  const name = new URL(url).pathname.split('/').at(-1) ?? 'export.ndjson'
+  const name = fileName(url)
   const save = useSend({ send: () => saveFrom(url, name) })
   return (
     <Button size="compact-sm" loading={save.isPending} onClick={() => save.mutate()}>

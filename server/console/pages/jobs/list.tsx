@@ -2,15 +2,16 @@
 import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import type { AuditEvent, Bundle, Resource } from '@medplum/fhirtypes'
+import { useLocation } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { isAdmin, isSuperAdmin, medplum, useMe } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
-import { Outcome } from '../bots/status.tsx'
-import { NewExport, NewImport } from './new.tsx'
+import { exportAll, NewExport, NewImport } from './new.tsx'
 
 const words = texts.jobs
 const EVERY_MS = 3000
@@ -26,24 +27,30 @@ export function Jobs() {
   const me = useMe()
   const [isOpen, { open, close }] = useDisclosure()
   const [isImporting, importing] = useDisclosure()
+  const [, navigate] = useLocation()
+  const everything = useSend<void, string>({
+    send: exportAll,
+    after: (id) => navigate(`/jobs/exports/${id}`),
+  })
   const start = isAdmin(me) && (
     <>
       <Button variant="default" onClick={importing.open}>
         {words.startImport}
       </Button>
-      <Button onClick={open}>{words.start}</Button>
+      <Button variant="default" onClick={open}>
+        {words.start}
+      </Button>
+      <Button loading={everything.isPending} onClick={() => everything.mutate()}>
+        {words.exportAll}
+      </Button>
     </>
   )
   return (
     <Page title={words.title} hint={words.hint} actions={start}>
-      <Title order={2} size="h4">
-        {words.exports}
-      </Title>
+      <Title>{words.exports}</Title>
       <Listed type="BulkDataExport" link="/jobs/exports" empty={words.noExports} />
       {isAdmin(me) && <Imports />}
-      <Title order={2} size="h4">
-        {words.others}
-      </Title>
+      <Title>{words.others}</Title>
       <Listed type="AsyncJob" link="/jobs/async" empty={words.noOthers} />
       {isSuperAdmin(me) && <Reindex />}
       <NewExport isOpen={isOpen} close={close} />
@@ -57,9 +64,7 @@ function Imports() {
   const begun = useGet<Bundle<AuditEvent>>(path, { every: EVERY_MS })
   return (
     <>
-      <Title order={2} size="h4">
-        {words.imports}
-      </Title>
+      <Title>{words.imports}</Title>
       <Loaded query={begun}>
         {({ entry = [] }) => (
           <DataTable
@@ -94,21 +99,15 @@ interface ListedProps {
 }
 
 function Listed({ type, link, empty }: ListedProps) {
-  const path = `fhir/R4/${type}?_count=50&_sort=-_lastUpdated`
-  const jobs = useGet<Bundle<Job>>(path, { every: EVERY_MS })
   return (
-    <Loaded query={jobs}>
-      {({ entry = [] }) => (
-        <DataTable
-          label={type}
-          rows={entry.flatMap(({ resource }) => (resource ? [resource] : []))}
-          columns={columns}
-          rowKey={({ id }) => id ?? ''}
-          linkOf={({ id }) => `${link}/${id}`}
-          empty={<Empty title={empty} hint={words.noneHint} />}
-        />
-      )}
-    </Loaded>
+    <RecordTable
+      label={type}
+      search={`${type}?_count=50&_sort=-_lastUpdated`}
+      every={EVERY_MS}
+      columns={columns}
+      linkOf={({ id }) => `${link}/${id}`}
+      empty={<Empty title={empty} hint={words.noneHint} />}
+    />
   )
 }
 
@@ -131,9 +130,7 @@ function Reindex() {
   })
   return (
     <Stack gap="xs">
-      <Title order={2} size="h4">
-        {words.reindex}
-      </Title>
+      <Title>{words.reindex}</Title>
       <Group>
         <Button variant="default" loading={reindex.isPending} onClick={() => reindex.mutate()}>
           {words.reindexAll}

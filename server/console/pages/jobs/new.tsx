@@ -11,9 +11,10 @@ import {
 import { useForm } from '@mantine/form'
 import { useState } from 'react'
 import { useLocation } from 'wouter'
-import { useSend } from '../../client/api.ts'
+import { fetchSigned, type SignedInit, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
+import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.jobs.new
@@ -36,7 +37,6 @@ export function NewExport({ isOpen, close }: Props) {
     initialValues: { level: 'system', group: '', types: [], since: '' },
     validate: {
       group: (group, { level }) => (level === 'group' && !group ? words.groupMissing : null),
-      since: (since) => (since && Number.isNaN(Date.parse(since)) ? words.sinceWrong : null),
     },
   })
   const start = useSend<Values, string>({
@@ -64,11 +64,7 @@ export function NewExport({ isOpen, close }: Props) {
             description={words.typesHint}
             {...form.getInputProps('types')}
           />
-          <TextInput
-            label={words.since}
-            placeholder="2026-01-01T00:00:00Z"
-            {...form.getInputProps('since')}
-          />
+          <TimeInput type="datetime-local" label={words.since} {...form.getInputProps('since')} />
           <Problem error={start.error} />
           <Button type="submit" loading={start.isPending}>
             {words.go}
@@ -79,26 +75,27 @@ export function NewExport({ isOpen, close }: Props) {
   )
 }
 
+/** Starts an export of all records of the project. */
+export function exportAll(): Promise<string> {
+  return startJob('$export', { headers: { Prefer: 'respond-async' } })
+}
+
 async function kickOff({ level, group, types, since }: Values): Promise<string> {
   const place = { system: '', patient: 'Patient/', group: `Group/${group}/` }[level] ?? ''
   const query = new URLSearchParams()
   if (types.length > 0) query.set('_type', types.join(','))
-  if (since !== '') query.set('_since', new Date(since).toISOString())
+  if (since !== '') query.set('_since', toInstant(since))
   return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
 }
 
-async function startJob(path: string, init: RequestInit): Promise<string> {
-  await medplum.refreshIfExpired()
-  const response = await fetch(`/fhir/R4/${path}`, {
-    ...init,
-    headers: {
-      Authorization: `Bearer ${medplum.getAccessToken()}`,
-      Accept: 'application/fhir+json',
-      'Content-Type': 'application/fhir+json',
-      ...init.headers,
-    },
-  })
-  const id = response.headers.get('Content-Location')?.split('/').at(-1)
+/** Returns the id of the job. Errors: the text of the outcome. */
+export async function startJob(path: string, init: SignedInit): Promise<string> {
+  const type = 'application/fhir+json'
+  const headers = { Accept: type, 'Content-Type': type, ...init.headers }
+  const response = await fetchSigned(`fhir/R4/${path}`, { ...init, headers })
+  // `job/:id/status`, or an id at its end.
+  const place = response.headers.get('Content-Location')?.replace(/\/status$/, '')
+  const id = place?.split('/').at(-1)
   if (response.status === 202 && id !== undefined) return id
   const { issue } = await response.json()
   throw new Error(issue?.[0]?.details?.text ?? response.statusText)

@@ -1,5 +1,5 @@
 /** Form fields for a member's access. */
-import { Button, Fieldset, Group, NativeSelect, Switch, Text, TextInput } from '@mantine/core'
+import { Button, Fieldset, Group, NativeSelect, Switch, Text } from '@mantine/core'
 import type {
   AccessPolicy,
   Bundle,
@@ -11,10 +11,11 @@ import { useGet } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { type Fields, useNames } from '../../parts/form.tsx'
 import { texts } from '../../texts/texts.ts'
+import { type Parameter, ParameterField, parametersFor } from './parameters.tsx'
 
 const words = texts.members
 
-export interface Access {
+interface Access {
   readonly admin: boolean
   readonly accessPolicy: string
   readonly access: readonly Row[]
@@ -23,11 +24,6 @@ export interface Access {
 interface Row {
   readonly policy: string
   readonly parameters: readonly Parameter[]
-}
-
-interface Parameter {
-  readonly name: string
-  readonly value: string
 }
 
 export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
@@ -71,22 +67,21 @@ function toAccessParameter({ name, value }: Parameter): ProjectMembershipAccessP
   return isReference ? { name, valueReference: { reference: value } } : { name, valueString: value }
 }
 
-interface Props {
-  readonly fields: Fields<Access>
-}
-
 export function usePolicies() {
-  const path = 'fhir/R4/AccessPolicy?_count=1000&_elements=name'
+  const path = 'fhir/R4/AccessPolicy?_count=1000&_elements=name,resource,compartment'
   const { data, error } = useGet<Bundle<AccessPolicy>>(path)
-  const policies = (data?.entry ?? []).map(({ resource }) => ({
-    value: `AccessPolicy/${resource?.id}`,
-    label: resource?.name ?? resource?.id ?? '',
+  const found = (data?.entry ?? []).flatMap(({ resource }) => resource ?? [])
+  const policies = found.map(({ id, name }) => ({
+    value: `AccessPolicy/${id}`,
+    label: name ?? id ?? '',
   }))
-  return { policies, error }
+  const findPolicy = (reference: string) =>
+    found.find(({ id }) => `AccessPolicy/${id}` === reference)
+  return { policies, findPolicy, error }
 }
 
-export function AccessFields({ fields }: Props) {
-  const { policies, error } = usePolicies()
+export function AccessFields({ fields }: { readonly fields: Fields<Access> }) {
+  const { policies, findPolicy, error } = usePolicies()
   const { values, set } = fields
   const { names, drop } = useNames(values.access.length)
   const setRow = (place: number, row: Row | undefined) => {
@@ -100,7 +95,10 @@ export function AccessFields({ fields }: Props) {
       <NativeSelect
         label={words.policy}
         description={words.policyHint}
-        data={[{ value: '', label: words.noPolicy }, ...policies]}
+        data={[
+          { value: '', label: values.access.length > 0 ? words.noOtherPolicy : words.noPolicy },
+          ...policies,
+        ]}
         {...fields.text('accessPolicy')}
       />
       {values.access.map((row, place) => (
@@ -108,6 +106,7 @@ export function AccessFields({ fields }: Props) {
           key={names[place]}
           row={row}
           policies={policies}
+          findPolicy={findPolicy}
           setRow={(next) => setRow(place, next)}
         />
       ))}
@@ -123,7 +122,8 @@ export function AccessFields({ fields }: Props) {
           disabled={policies.length === 0}
           onClick={() => {
             const policy = policies[0]?.value ?? ''
-            set({ access: [...values.access, { policy, parameters: [{ name: '', value: '' }] }] })
+            const parameters = parametersFor(findPolicy(policy))
+            set({ access: [...values.access, { policy, parameters }] })
           }}
         >
           {words.addPolicy}
@@ -136,44 +136,37 @@ export function AccessFields({ fields }: Props) {
 interface RowProps {
   readonly row: Row
   readonly policies: readonly { readonly value: string; readonly label: string }[]
+  readonly findPolicy: (reference: string) => AccessPolicy | undefined
   readonly setRow: (row: Row | undefined) => void
 }
 
-function RowFields({ row, policies, setRow }: RowProps) {
+function RowFields({ row, policies, findPolicy, setRow }: RowProps) {
   const { policy, parameters } = row
   const { names } = useNames(parameters.length)
-  const change = (place: number, part: Partial<Parameter>) => {
-    const parameter = { name: '', value: '', ...parameters[place], ...part }
-    setRow({ ...row, parameters: parameters.with(place, parameter) })
-  }
+  const setParameters = (next: readonly Parameter[]) => setRow({ ...row, parameters: next })
   return (
     <Fieldset legend={words.withParameters}>
       <NativeSelect
         label={words.policy}
         data={[...policies]}
         value={policy}
-        onChange={({ currentTarget: { value } }) => setRow({ ...row, policy: value })}
+        onChange={({ currentTarget: { value } }) =>
+          setRow({ policy: value, parameters: parametersFor(findPolicy(value), parameters) })
+        }
       />
-      {parameters.map(({ name, value }, place) => (
-        <Group key={names[place]} grow mt="xs" align="end">
-          <TextInput
-            label={words.parameter}
-            value={name}
-            onChange={({ currentTarget }) => change(place, { name: currentTarget.value })}
-          />
-          <TextInput
-            label={words.parameterValue}
-            value={value}
-            placeholder="Organization/123"
-            onChange={({ currentTarget }) => change(place, { value: currentTarget.value })}
-          />
-        </Group>
+      {parameters.map((parameter, place) => (
+        <ParameterField
+          key={names[place]}
+          policy={findPolicy(policy)}
+          parameter={parameter}
+          onChange={(next) => setParameters(parameters.with(place, next))}
+        />
       ))}
       <Group mt="xs">
         <Button
           variant="default"
           size="xs"
-          onClick={() => setRow({ ...row, parameters: [...parameters, { name: '', value: '' }] })}
+          onClick={() => setParameters([...parameters, { name: '', value: '' }])}
         >
           {words.addParameter}
         </Button>

@@ -14,7 +14,7 @@ import {
 import type { ClientApplication } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { Link } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { replaceVersion, useGet, useSend } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
@@ -55,11 +55,7 @@ export function NewClient() {
   )
 }
 
-interface FieldsProps {
-  readonly text: (name: keyof Values) => object
-}
-
-function ClientFields({ text }: FieldsProps) {
+function ClientFields({ text }: { readonly text: (name: keyof Values) => object }) {
   return (
     <>
       <TextInput required label={words.name} {...text('name')} />
@@ -115,11 +111,7 @@ function Secret({ client: { id, secret = '' } }: SecretProps) {
   )
 }
 
-interface ClientProps {
-  readonly id: string
-}
-
-export function ClientPart({ id }: ClientProps) {
+export function ClientPart({ id }: { readonly id: string }) {
   const address = `fhir/R4/ClientApplication/${id}`
   const found = useGet<ClientApplication>(address)
   return (
@@ -135,9 +127,7 @@ export function ClientPart({ id }: ClientProps) {
               name={`client:${id}:${meta?.versionId}`}
               saved={{ name, description, redirectUris: addresses.join('\n') }}
               send={(values: Values) =>
-                medplum.put(address, { ...others, ...toClientBody(values) }, undefined, {
-                  headers: { 'If-Match': `W/"${meta?.versionId}"` },
-                })
+                replaceVersion(address, { ...others, ...toClientBody(values) }, meta?.versionId)
               }
               done={texts.common.saved}
             >

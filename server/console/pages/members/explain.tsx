@@ -1,19 +1,17 @@
-/** Explains a member's access to a record or search, with the deciding policy entry. */
-import { Badge, Code, Stack, Text, TextInput } from '@mantine/core'
+/** Explains what a member sees of each type, and its access to a record or search, with the deciding policy entries. */
+import { Badge, Code, Divider, Stack, Text, TextInput } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { medplum } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { fill, texts } from '../../texts/texts.ts'
+import { RecordPicker } from '../resources/picker.tsx'
+import { Overview, type PolicyNames, plainSource, usePolicyNames } from './overview.tsx'
 
 const words = texts.explain
 
-interface Props {
-  readonly member: string
-}
-
-export function Explain({ member }: Props) {
+export function Explain({ member }: { readonly member: string }) {
   const [answer, setAnswer] = useState<Parameters>()
   const ask = (typed: string): Promise<Parameters> => {
     const text = typed.trim()
@@ -25,6 +23,9 @@ export function Explain({ member }: Props) {
   }
   return (
     <Stack>
+      <Overview member={member} />
+      <Divider />
+      <Text fw={600}>{words.one}</Text>
       <Form
         name={`explain:${member}`}
         saved={{ resource: '' }}
@@ -32,14 +33,20 @@ export function Explain({ member }: Props) {
         after={setAnswer}
         submit={words.ask}
       >
-        {({ text, error }) => (
-          <TextInput
-            label={words.resource}
-            description={words.hint}
-            placeholder="Patient/123"
-            {...text('resource')}
-            error={error('resource')}
-          />
+        {({ text, error, set }) => (
+          <>
+            <RecordPicker
+              targets={[]}
+              onPick={({ reference = '' }) => set({ resource: reference })}
+            />
+            <TextInput
+              label={words.resource}
+              description={words.hint}
+              placeholder="Patient/123"
+              {...text('resource')}
+              error={error('resource')}
+            />
+          </>
         )}
       </Form>
       {answer && <Answer parameters={answer.parameter ?? []} />}
@@ -47,11 +54,8 @@ export function Explain({ member }: Props) {
   )
 }
 
-interface AnswerProps {
-  readonly parameters: readonly ParametersParameter[]
-}
-
-function Answer({ parameters }: AnswerProps) {
+function Answer({ parameters }: { readonly parameters: readonly ParametersParameter[] }) {
+  const names = usePolicyNames()
   const value = (name: string) => parameters.find((one) => one.name === name)
   const rulings = parameters.filter(({ name }) => name === 'interaction')
   const entries = parameters.filter(({ name }) => name === 'entry')
@@ -63,18 +67,19 @@ function Answer({ parameters }: AnswerProps) {
           label={words.rulings}
           rows={rulings.map(({ part = [] }) => part)}
           rowKey={(part) => findPart(part, 'code')?.valueCode ?? ''}
-          columns={columns}
+          columns={columns(names)}
         />
       ) : (
         <Text>
-          <Allowed is={value('allowed')?.valueBoolean === true} /> {value('reason')?.valueString}
+          <Allowed is={value('allowed')?.valueBoolean === true} />{' '}
+          {plainSource(value('reason')?.valueString ?? '', names)}
           {total !== undefined && ` ${fill(words.total, { total })}`}
         </Text>
       )}
       {entries.map(({ part = [] }) => (
         <div key={findPart(part, 'source')?.valueString}>
           <Text size="sm" fw={600}>
-            {findPart(part, 'source')?.valueString}
+            {plainSource(findPart(part, 'source')?.valueString ?? '', names)}
           </Text>
           <Code block>{pretty(findPart(part, 'compiled')?.valueString)}</Code>
         </div>
@@ -85,22 +90,21 @@ function Answer({ parameters }: AnswerProps) {
 
 type Part = readonly ParametersParameter[]
 
-const columns = [
+const columns = (names: PolicyNames) => [
   { name: words.interaction, cell: (part: Part) => findPart(part, 'code')?.valueCode },
   {
     name: words.allowed,
     cell: (part: Part) => <Allowed is={findPart(part, 'allowed')?.valueBoolean === true} />,
   },
-  { name: words.reason, cell: (part: Part) => findPart(part, 'reason')?.valueString },
+  {
+    name: words.reason,
+    cell: (part: Part) => plainSource(findPart(part, 'reason')?.valueString ?? '', names),
+  },
   { name: words.hidden, cell: (part: Part) => joinPaths(part, 'hidden') },
   { name: words.readonly, cell: (part: Part) => joinPaths(part, 'readonly') },
 ]
 
-interface AllowedProps {
-  readonly is: boolean
-}
-
-function Allowed({ is }: AllowedProps) {
+function Allowed({ is }: { readonly is: boolean }) {
   return (
     <Badge variant="dot" tt="none" color={is ? 'green' : 'red'}>
       {is ? texts.common.yes : texts.common.no}

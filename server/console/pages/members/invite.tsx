@@ -7,6 +7,7 @@ import { Form } from '../../parts/form.tsx'
 import { Page } from '../../parts/page.tsx'
 import { texts } from '../../texts/texts.ts'
 import { AccessFields, noAccess, toAccessElements } from './access.tsx'
+import { PickedRecord } from './parameters.tsx'
 
 const words = texts.members
 const TYPES = ['Practitioner', 'Patient', 'RelatedPerson']
@@ -60,11 +61,12 @@ export function Invite() {
                 {...fields.text('resourceType')}
               />
               {fields.values.resourceType === 'RelatedPerson' && (
-                <TextInput
-                  required
+                <PickedRecord
                   label={words.patient}
-                  placeholder="Patient/123"
-                  {...fields.text('patient')}
+                  reference={fields.values.patient}
+                  targets={['Patient']}
+                  error={fields.error('patient')}
+                  onPick={(patient) => fields.set({ patient })}
                 />
               )}
               <Switch label={words.sendEmail} {...fields.flag('sendEmail')} />

@@ -11,6 +11,7 @@ import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 import { usePolicies } from './access.tsx'
+import { AccountState } from './account.tsx'
 
 const STEP = 50
 const KINDS = ['people', 'clients', 'bots'] as const
@@ -45,11 +46,7 @@ function Actions() {
   )
 }
 
-interface ListProps {
-  readonly kind: (typeof KINDS)[number]
-}
-
-function List({ kind }: ListProps) {
+function List({ kind }: { readonly kind: (typeof KINDS)[number] }) {
   const { project } = useMe()
   const [count, setCount] = useState(STEP)
   const found = useGet<Bundle<ProjectMembership>>(
@@ -62,7 +59,7 @@ function List({ kind }: ListProps) {
           <DataTable
             label={texts.members.kinds[kind]}
             rows={entry.flatMap(({ resource }) => resource ?? [])}
-            columns={columns}
+            columns={kind === 'people' ? [...columns, stateColumn] : columns}
             rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/members/member/${id}`}
             empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
@@ -85,6 +82,11 @@ const columns: readonly Column<ProjectMembership>[] = [
   { name: texts.members.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
+const stateColumn: Column<ProjectMembership> = {
+  name: texts.account.state,
+  cell: ({ id }) => <AccountState id={id} />,
+}
+
 export function profileDisplayName({ profile }: ProjectMembership): string {
   return profile?.display ?? profile?.reference ?? ''
 }
@@ -93,13 +95,16 @@ interface MemberProps {
   readonly member: ProjectMembership
 }
 
-function Policies({ member: { accessPolicy, access = [] } }: MemberProps) {
+/** Names of the policies in force. */
+export function Policies({ member: { accessPolicy, access = [], profile } }: MemberProps) {
   const { policies } = usePolicies()
   const given = [accessPolicy, ...access.map(({ policy }) => policy)].flatMap((one) => one ?? [])
   const names = given.map(
     ({ reference }) => policies.find(({ value }) => value === reference)?.label ?? reference,
   )
-  return <>{names.join(', ') || texts.members.noPolicy}</>
+  const isPatient = /^(Patient|RelatedPerson)\//.test(profile?.reference ?? '')
+  const none = isPatient ? texts.members.builtInPolicy : texts.members.allRecords
+  return <>{names.join(', ') || none}</>
 }
 
 export function Roles({ member: { admin, active } }: MemberProps) {

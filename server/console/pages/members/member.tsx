@@ -1,18 +1,19 @@
 /** One member: rights, access preview and client secrets. */
-import { Button, Paper, Stack, Text, Title } from '@mantine/core'
+import { Button, Stack, Text } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { replaceVersion, useGet, useSend } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
-import { Page } from '../../parts/page.tsx'
+import { Page, Section } from '../../parts/page.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { AccessFields, toAccessElements, toAccessForm } from './access.tsx'
+import { AccountPart } from './account.tsx'
 import { ClientPart } from './client.tsx'
 import { Explain } from './explain.tsx'
-import { profileDisplayName, Roles } from './list.tsx'
+import { Policies, profileDisplayName, Roles } from './list.tsx'
 
 const words = texts.members
 
@@ -36,6 +37,8 @@ export function MemberPage() {
   )
 }
 
+const PEOPLE = ['Practitioner', 'Patient', 'RelatedPerson']
+
 interface Props {
   readonly member: ProjectMembership
   readonly address: string
@@ -46,11 +49,25 @@ function Member({ member, address }: Props) {
   const { admin: _, accessPolicy: __, access: ___, ...others } = member
   return (
     <Stack maw={900} gap="lg">
+      {PEOPLE.includes(type ?? '') && (
+        <Section title={texts.account.title}>
+          <AccountPart id={member.id} />
+        </Section>
+      )}
       <Section title={words.rights}>
+        <Text size="sm" mb="sm">
+          {words.inForce} <Policies member={member} />
+        </Text>
         <Form
           name={`member:${member.id}:${member.meta?.versionId}`}
           saved={toAccessForm(member)}
-          send={(values) => replace(address, { ...others, ...toAccessElements(values) })}
+          send={(values) =>
+            replaceVersion<ProjectMembership>(
+              address,
+              { ...others, ...toAccessElements(values) },
+              member.meta?.versionId,
+            )
+          }
           done={texts.common.saved}
         >
           {(fields) => <AccessFields fields={fields} />}
@@ -65,22 +82,6 @@ function Member({ member, address }: Props) {
         <Explain member={`ProjectMembership/${member.id}`} />
       </Section>
     </Stack>
-  )
-}
-
-interface SectionProps {
-  readonly title: string
-  readonly children: React.ReactNode
-}
-
-function Section({ title, children }: SectionProps) {
-  return (
-    <Paper withBorder p="md">
-      <Title order={2} size="h4" mb="sm">
-        {title}
-      </Title>
-      {children}
-    </Paper>
   )
 }
 
@@ -106,10 +107,4 @@ function Actions({ member, address }: Props) {
       </Confirm>
     </>
   )
-}
-
-/** Rejected after a concurrent change. */
-async function replace(address: string, member: ProjectMembership): Promise<ProjectMembership> {
-  const version = `W/"${member.meta?.versionId}"`
-  return await medplum.put(address, member, undefined, { headers: { 'If-Match': version } })
 }

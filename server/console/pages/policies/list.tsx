@@ -1,18 +1,16 @@
 /** The access policies of the project. */
 import { Button } from '@mantine/core'
-import type { AccessPolicy, Bundle } from '@medplum/fhirtypes'
+import type { AccessPolicy } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../../client/api.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.policies
 
 export function Policies() {
-  const found = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_sort=name')
   const create = (
     <Button component={Link} href="/policies/new">
       {words.create}
@@ -20,22 +18,17 @@ export function Policies() {
   )
   return (
     <Page title={words.title} hint={words.hint} actions={create}>
-      <Loaded query={found}>
-        {({ entry = [] }) => (
-          <DataTable
-            label={words.title}
-            rows={entry.flatMap(({ resource }) => resource ?? [])}
-            rowKey={({ id }) => id ?? ''}
-            linkOf={({ id }) => `/policies/${id}`}
-            empty={<Empty title={words.none} hint={words.noneHint} />}
-            columns={[
-              { name: words.name, cell: ({ name, id }) => name ?? id },
-              { name: words.entries, cell: listResourceTypes },
-              { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
-            ]}
-          />
-        )}
-      </Loaded>
+      <RecordTable<AccessPolicy>
+        label={words.title}
+        search="AccessPolicy?_count=1000&_sort=name"
+        linkOf={({ id }) => `/policies/${id}`}
+        empty={<Empty title={words.none} hint={words.noneHint} />}
+        columns={[
+          { name: words.name, cell: ({ name, id }) => name ?? id },
+          { name: words.entries, cell: listResourceTypes },
+          { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
+        ]}
+      />
     </Page>
   )
 }

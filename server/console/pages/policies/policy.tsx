@@ -1,29 +1,21 @@
-/** One access policy: its text, and a preview of a member's access. */
-import { NativeSelect, Paper, Stack, Text, Title } from '@mantine/core'
-import { badRequest, OperationOutcomeError } from '@medplum/core'
+/** One access policy: its editor, and a preview of a member's access. */
+import { NativeSelect, Stack, Text } from '@mantine/core'
 import type { AccessPolicy, Bundle, ProjectMembership } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation, useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { replaceVersion, useGet, useSend } from '../../client/api.ts'
+import { completePolicy, policyText } from '../../client/policies.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
-import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
-import { Page } from '../../parts/page.tsx'
-import { fill, texts } from '../../texts/texts.ts'
+import { Page, Section } from '../../parts/page.tsx'
+import { texts } from '../../texts/texts.ts'
 import { Explain } from '../members/explain.tsx'
+import { PolicyEditor } from './editor.tsx'
+import { policyFrom } from './templates.ts'
 
 const words = texts.policies
-const fresh: AccessPolicy = {
-  resourceType: 'AccessPolicy',
-  name: '',
-  resource: [
-    { resourceType: 'Patient', criteria: 'Patient?organization=%organization' },
-    { resourceType: 'Observation', readonly: true },
-  ],
-}
-
 export function PolicyPage() {
   const { id = 'new' } = useParams<{ id: string }>()
   const isNew = id === 'new'
@@ -31,7 +23,7 @@ export function PolicyPage() {
   if (isNew) {
     return (
       <Page title={words.create} hint={words.hint}>
-        <PolicyForm policy={fresh} />
+        <PolicyForm policy={policyFrom('empty')} />
       </Page>
     )
   }
@@ -47,27 +39,25 @@ export function PolicyPage() {
   )
 }
 
-interface FormProps {
-  readonly policy: AccessPolicy
-}
-
-function PolicyForm({ policy }: FormProps) {
+function PolicyForm({ policy }: { readonly policy: AccessPolicy }) {
   const [, go] = useLocation()
+  // Outlives a save, which begins the form again with the new version.
+  const [tab, setTab] = useState<string | null>('form')
   return (
     <Form
       key={policy.meta?.versionId}
       name={`policy:${policy.id}:${policy.meta?.versionId}`}
-      saved={{ text: JSON.stringify(policy, null, 2) }}
+      saved={{ text: policyText(policy) }}
       send={({ text }) => write(policy, text)}
       done={texts.common.saved}
       after={({ id }) => go(`/policies/${id}`)}
     >
       {({ values, set }) => (
-        <Editor
-          label={words.editor}
-          extensions={jsonText}
-          height="auto"
-          value={values.text}
+        <PolicyEditor
+          text={values.text}
+          isNew={policy.id === undefined}
+          tab={tab}
+          onTab={setTab}
           onChange={(text) => set({ text })}
         />
       )}
@@ -75,29 +65,13 @@ function PolicyForm({ policy }: FormProps) {
   )
 }
 
-/** Rejected after a concurrent change. */
 async function write({ id, meta }: AccessPolicy, text: string): Promise<AccessPolicy> {
-  const policy: unknown = parsed(text)
+  const policy = completePolicy(text)
   if (id === undefined) return await medplum.post('fhir/R4/AccessPolicy', policy)
-  const version = `W/"${meta?.versionId}"`
-  const headers = { 'If-Match': version }
-  return await medplum.put(`fhir/R4/AccessPolicy/${id}`, policy, undefined, { headers })
+  return await replaceVersion(`fhir/R4/AccessPolicy/${id}`, policy, meta?.versionId)
 }
 
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch (error) {
-    const problem = error instanceof Error ? error.message : ''
-    throw new OperationOutcomeError(badRequest(fill(words.invalid, { problem })))
-  }
-}
-
-interface RemoveProps {
-  readonly id: string
-}
-
-function Remove({ id }: RemoveProps) {
+function Remove({ id }: { readonly id: string }) {
   const [, go] = useLocation()
   const remove = useSend({
     send: () => medplum.delete(`fhir/R4/AccessPolicy/${id}`),
@@ -122,10 +96,7 @@ function Try() {
     label: resource?.profile?.display ?? resource?.profile?.reference ?? '',
   }))
   return (
-    <Paper withBorder p="md">
-      <Title order={2} size="h4" mb="sm">
-        {texts.explain.title}
-      </Title>
+    <Section title={texts.explain.title}>
       <Stack>
         <NativeSelect
           label={words.member}
@@ -136,6 +107,6 @@ function Try() {
         />
         {member !== '' && <Explain key={member} member={member} />}
       </Stack>
-    </Paper>
+    </Section>
   )
 }

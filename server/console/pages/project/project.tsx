@@ -1,4 +1,4 @@
-/** The project: settings, secrets, sites, limits and usage. */
+/** The project: settings, secrets, mail server, sites, limits and usage. */
 import {
   Badge,
   Box,
@@ -10,7 +10,7 @@ import {
   Textarea,
   TextInput,
 } from '@mantine/core'
-import type { Bundle, ProjectSetting, ProjectSite, SearchParameter } from '@medplum/fhirtypes'
+import type { ProjectSetting, ProjectSite, SearchParameter } from '@medplum/fhirtypes'
 import { useParams } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
@@ -18,12 +18,14 @@ import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { DataTable, RecordTable } from '../../parts/table.tsx'
+import words from '../../texts/project.json' with { type: 'json' }
 import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
+import { Mail } from './mail.tsx'
 import { Secrets } from './secrets.tsx'
+import { SettingKey } from './setting-key.tsx'
 
-const words = texts.project
-const TABS = ['settings', 'secrets', 'sites', 'parameters', 'limits'] as const
+const TABS = ['settings', 'secrets', 'mail', 'sites', 'parameters', 'limits'] as const
 
 export interface ProjectAnswer {
   readonly project: {
@@ -44,7 +46,7 @@ export function ProjectPage() {
   const { project } = useMe()
   const found = useGet<ProjectAnswer>(`admin/projects/${project.id}`)
   return (
-    <Page title={words.title} hint={project.name}>
+    <Page title={texts.project.title} hint={project.name}>
       <Views names={TABS} labels={words.tabs} open={tab} address="/project">
         <Box maw={900}>
           <Loaded query={found}>{(answer) => <Panel tab={tab} answer={answer} />}</Loaded>
@@ -63,6 +65,7 @@ function Panel({ tab, answer }: PanelProps) {
   const { id, setting = [], secret = [], site = [] } = answer.project
   const address = `admin/projects/${id}`
   if (tab === 'secrets') return <Secrets address={address} secrets={secret} />
+  if (tab === 'mail') return <Mail address={address} settings={setting} secrets={secret} />
   if (tab === 'sites') return <Sites address={address} sites={site} />
   if (tab === 'parameters') return <Parameters />
   if (tab === 'limits') return <Limits answer={answer} />
@@ -105,7 +108,15 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
         rows={names}
         rowKey={(name) => name}
         columns={[
-          { name: words.name, cell: (name) => name },
+          {
+            name: words.name,
+            cell: (name) => (
+              <>
+                {words.limits[name].label}
+                <SettingKey name={name} />
+              </>
+            ),
+          },
           { name: words.meaning, cell: (name) => words.limits[name].meaning },
           {
             name: words.value,
@@ -118,11 +129,7 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
   )
 }
 
-interface LoadProps {
-  readonly load: NonNullable<ProjectAnswer['load']>
-}
-
-function Load({ load: { used, limit } }: LoadProps) {
+function Load({ load: { used, limit } }: { readonly load: NonNullable<ProjectAnswer['load']> }) {
   const share = limit > 0 ? Math.min(100, (100 * used) / limit) : 0
   return (
     <div>
@@ -169,9 +176,14 @@ function Settings({ address, settings }: SettingsProps) {
     >
       {({ text }) =>
         NAMES.map((name) => {
-          const { meaning, default: usual } = words.settings[name]
+          const { label, meaning, default: usual } = words.settings[name]
           const choices = CHOICES[name]
-          const common = { label: name, description: meaning, ...text(name) }
+          const description = (
+            <>
+              {meaning} <SettingKey name={name} />
+            </>
+          )
+          const common = { label, description, ...text(name) }
           return choices ? (
             <NativeSelect
               key={name}
@@ -203,29 +215,23 @@ function given(values: Readonly<Record<string, string>>): ProjectSetting[] {
 const none = { code: '', base: '', type: 'string', expression: '' }
 
 function Parameters() {
-  const found = useGet<Bundle<SearchParameter>>('fhir/R4/SearchParameter?_count=200')
   return (
     <Stack>
       <Text size="sm" c="dimmed">
         {words.parametersHint}
       </Text>
-      <Loaded query={found}>
-        {({ entry = [] }) => (
-          <DataTable
-            label={words.tabs.parameters}
-            rows={entry.flatMap(({ resource }) => resource ?? [])}
-            rowKey={({ id }) => id ?? ''}
-            linkOf={({ id }) => `/resources/SearchParameter/${id}`}
-            empty={<Empty title={words.noParameters} hint={words.noParametersHint} />}
-            columns={[
-              { name: words.code, cell: ({ code }) => code },
-              { name: words.base, cell: ({ base }) => base?.join(', ') },
-              { name: words.type, cell: ({ type }) => type },
-              { name: words.expression, cell: ({ expression }) => expression },
-            ]}
-          />
-        )}
-      </Loaded>
+      <RecordTable<SearchParameter>
+        label={words.tabs.parameters}
+        search="SearchParameter?_count=200"
+        linkOf={({ id }) => `/resources/SearchParameter/${id}`}
+        empty={<Empty title={words.noParameters} hint={words.noParametersHint} />}
+        columns={[
+          { name: words.code, cell: ({ code }) => code },
+          { name: words.base, cell: ({ base }) => base?.join(', ') },
+          { name: words.type, cell: ({ type }) => type },
+          { name: words.expression, cell: ({ expression }) => expression },
+        ]}
+      />
       <Text fw={600}>{words.addParameter}</Text>
       <Form name="search-parameter" saved={none} send={create} done={texts.common.saved}>
         {({ text }) => (

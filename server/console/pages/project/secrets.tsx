@@ -8,9 +8,8 @@ import { medplum } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
+import words from '../../texts/project.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
-
-const words = texts.project
 
 interface Props {
   readonly address: string
@@ -55,12 +54,8 @@ export function Secrets({ address, secrets }: Props) {
   )
 }
 
-interface AddProps {
-  readonly write: (secret: ProjectSetting) => Promise<unknown>
-}
-
 /** Not the form with drafts: secrets are never stored in the browser. */
-function Add({ write }: AddProps) {
+function Add({ write }: { readonly write: (secret: ProjectSetting) => Promise<unknown> }) {
   const [name, setName] = useState('')
   const [value, setValue] = useState('')
   const [error, setError] = useState<unknown>()

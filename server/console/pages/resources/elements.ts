@@ -14,6 +14,8 @@ export interface Element {
   /** Path in the definition; a prefix of the paths of child elements. */
   readonly path: string
   readonly types: readonly string[]
+  /** Types that a reference may name; empty for any. */
+  readonly targets: readonly string[]
   readonly isList: boolean
   readonly isRequired: boolean
   readonly valueSet: string | undefined
@@ -66,11 +68,17 @@ function toElement(
     name,
     path,
     types: type?.map(({ code }) => (code ?? '').replace(/^.*System\./, '')) ?? [],
+    targets: type?.flatMap(({ targetProfile = [] }) => targetProfile.flatMap(targetType)) ?? [],
     isList: max === '*',
     isRequired: (min ?? 0) > 0,
     valueSet: binding?.strength === 'required' ? binding.valueSet?.split('|')[0] : undefined,
     hint: short,
   }
+}
+
+function targetType(profile: string): readonly string[] {
+  const type = profile.split('/').at(-1) ?? ''
+  return type === 'Resource' ? [] : [type]
 }
 
 function expandChoices(element: Element): readonly Element[] {

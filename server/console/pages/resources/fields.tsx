@@ -8,6 +8,8 @@ import { fill, texts } from '../../texts/texts.ts'
 import { type Values, withElement, withoutElement, withoutItem } from './editing.ts'
 import { type Element, elementsBelow, isPrimitive, useStructure } from './elements.ts'
 import { Primitive, Raw } from './inputs.tsx'
+import { RecordPicker } from './picker.tsx'
+import { usualParts } from './templates.ts'
 
 const words = texts.record
 const PADDING = { base: 6, sm: 'md' } as const
@@ -18,14 +20,18 @@ interface FieldsProps {
   readonly path: string
   readonly value: Values
   readonly onChange: (value: Values) => void
+  /** Elements that are shown before they have a value. */
+  readonly opened?: readonly string[] | undefined
 }
 
-export function Fields({ type, path, value, onChange }: FieldsProps) {
+export function Fields({ type, path, value, onChange, opened: usual = [] }: FieldsProps) {
   const structure = useStructure(type)
-  const [opened, setOpened] = useState<readonly string[]>([])
+  const [shownFirst, setShownFirst] = useState(usual)
+  const [added, setAdded] = useState<readonly string[]>([])
   const fields = useRef<HTMLDivElement>(null)
   const remove = (name: string, next: Values) => {
-    setOpened(opened.filter((other) => other !== name))
+    setShownFirst(shownFirst.filter((other) => other !== name))
+    setAdded(added.filter((other) => other !== name))
     onChange(next)
     fields.current?.focus()
   }
@@ -34,7 +40,10 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
       {(definitions) => {
         const elements = elementsBelow(definitions, path)
         const isShown = ({ name, isRequired }: Element) =>
-          name in value || opened.includes(name) || (isRequired && !name.includes(':'))
+          name in value ||
+          shownFirst.includes(name) ||
+          added.includes(name) ||
+          (isRequired && !name.includes(':'))
         return (
           <Stack gap="sm" ref={fields} tabIndex={-1}>
             {elements.filter(isShown).map((element) => (
@@ -43,7 +52,7 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
                 element={element}
                 type={type}
                 value={value[element.name]}
-                isNew={opened.at(-1) === element.name && !(element.name in value)}
+                isNew={added.at(-1) === element.name && !(element.name in value)}
                 onChange={(next) => onChange(withElement(value, element.name, next))}
                 onRemove={() => remove(element.name, withoutElement(value, element.name))}
                 onRemoveItem={(place) => onChange(withoutItem(value, element.name, place))}
@@ -56,7 +65,7 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
               searchable
               value={null}
               data={elements.filter((element) => !isShown(element)).map(({ name }) => name)}
-              onChange={(name) => name && setOpened([...opened, name])}
+              onChange={(name) => name && setAdded([...added, name])}
             />
           </Stack>
         )
@@ -179,13 +188,29 @@ function One({ element, type, value, onChange }: OneProps) {
   if (isPrimitive(element)) return <Primitive {...{ element, value, onChange }} />
   const [own = ''] = element.types
   if (['Resource', '', 'Extension'].includes(own)) return <Raw {...{ element, value, onChange }} />
+  if (own === 'Reference') return <ReferenceField {...{ element, type, value, onChange }} />
   const isInline = own === 'BackboneElement' || own === 'Element'
   return (
     <Fields
       type={isInline ? type : own}
       path={isInline ? element.path : own}
+      opened={isObject(value) && Object.keys(value).length > 0 ? [] : usualParts(own)}
       value={isObject(value) ? value : {}}
       onChange={onChange}
     />
+  )
+}
+
+/** A search for the record above the elements of the reference. */
+function ReferenceField({ element, value, onChange }: OneProps) {
+  const reference = isObject(value) ? value : {}
+  return (
+    <Stack gap="xs">
+      <RecordPicker
+        targets={element.targets}
+        onPick={(picked) => onChange({ ...reference, ...picked })}
+      />
+      <Fields type="Reference" path="Reference" value={reference} onChange={onChange} />
+    </Stack>
   )
 }

@@ -21,7 +21,8 @@ export function Primitive({ element, value, onChange }: InputProps) {
   const { name, types, isRequired, isList, valueSet, hint } = element
   const codes = useCodes(valueSet)
   const [type = ''] = types
-  const text = formatInputValue(value)
+  // Null holds the position of a list item without a value.
+  const text = String(value ?? '')
   // A single line would drop line breaks. Fixed while typing.
   const [isLong] = useState(LONG_TEXTS.includes(type) || text.includes('\n'))
   const common = {
@@ -58,11 +59,6 @@ interface Typed {
 function typedAs(type: string, text: string): unknown {
   if (NUMBERS.includes(type)) return numberFrom(text)
   return type === 'boolean' && YES_OR_NO.includes(text) ? text === 'true' : text
-}
-
-/** Null holds the position of a list item without a value. */
-function formatInputValue(value: unknown): string {
-  return value === undefined || value === null ? '' : String(value)
 }
 
 function asChoice(value: string) {

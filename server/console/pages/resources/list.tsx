@@ -1,43 +1,28 @@
 /** Records of a type: search, sorting, paging and download. The URL holds the search. */
-import {
-  Autocomplete,
-  Box,
-  Button,
-  Checkbox,
-  Code,
-  Group,
-  Menu,
-  Pill,
-  Progress,
-  ScrollArea,
-  Select,
-  Spoiler,
-  Stack,
-  TagsInput,
-  Text,
-  TextInput,
-} from '@mantine/core'
-import { useForm } from '@mantine/form'
-import { useLocalStorage } from '@mantine/hooks'
-import type {
-  Bundle,
-  CapabilityStatementRestResourceSearchParam,
-  OperationOutcome,
-  Resource,
-} from '@medplum/fhirtypes'
-import { useState } from 'react'
+import { Box, Button, Checkbox, Group, Menu, Select, Stack, TagsInput, Text } from '@mantine/core'
+import { useDisclosure, useLocalStorage } from '@mantine/hooks'
+import type { Bundle, Resource } from '@medplum/fhirtypes'
+import { lazy, Suspense, useState } from 'react'
 import { Link, useLocation, useParams, useSearch } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { readElement, recordTitle } from '../../client/titles.ts'
+import { type TypeEntry, useTypes } from '../../client/types.ts'
+import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { saveFrom, saveText } from '../../parts/save.ts'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, DataTable, type Selection } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { readElement, type TypeEntry, useTypes, usualColumns, Value } from './values.tsx'
+import { Conditions, SearchBar } from './search-bar.tsx'
+import { RecordName, usualColumns, Value } from './values.tsx'
+import { SavedViews } from './views.tsx'
 
 const words = texts.resources
+const BulkActions = lazy(async () => ({
+  default: (await import('./bulk-actions.tsx')).BulkActions,
+}))
+const Plan = lazy(async () => ({ default: (await import('./plan.tsx')).Plan }))
 
 export function Resources() {
   const { type = 'Patient' } = useParams<{ type?: string }>()
@@ -64,6 +49,8 @@ function List({ type, types, entry }: ListProps) {
   const [chosen, choose] = useLocalStorage<string[]>({ key: `botica-columns-${type}` })
   const columns = chosen ?? [...usualColumns(type)]
   const [isPlanned, setPlanned] = useState(false)
+  const [isNarrowing, narrowing] = useDisclosure()
+  const onPhone = isNarrowing ? {} : { visibleFrom: 'sm' }
   const query = new URLSearchParams(search)
   const found = useGet<Bundle>(`fhir/R4/${type}?${withCount(query)}`)
   const go = (next: URLSearchParams) => navigate(`/resources/${type}?${next}`)
@@ -75,30 +62,60 @@ function List({ type, types, entry }: ListProps) {
   return (
     <Page title={type} actions={create}>
       <Group align="flex-end">
-        <Autocomplete
+        <Select
           label={words.type}
-          defaultValue={type}
+          value={type}
           data={types.map((one) => one.type ?? '')}
-          limit={30}
-          onOptionSubmit={(next) => navigate(`/resources/${next}`)}
+          searchable
+          allowDeselect={false}
+          nothingFoundMessage={words.noType}
+          selectFirstOptionOnChange
+          onFocus={({ currentTarget }) => currentTarget.select()}
+          onChange={(next) => next && navigate(`/resources/${next}`)}
         />
-        <TagsInput label={words.columns} value={columns} onChange={choose} maw="100%" />
+        <Button
+          variant="default"
+          hiddenFrom="sm"
+          aria-expanded={isNarrowing}
+          onClick={narrowing.toggle}
+        >
+          {words.narrow}
+        </Button>
+        <Group align="flex-end" {...onPhone}>
+          <TagsInput label={words.columns} value={columns} onChange={choose} maw="100%" />
+          <SavedViews
+            type={type}
+            search={search}
+            columns={columns}
+            open={(view) => {
+              choose([...view.columns])
+              navigate(`/resources/${type}?${view.search}`)
+            }}
+          />
+        </Group>
       </Group>
-      <SearchBar query={query} parameters={entry?.searchParam ?? []} go={go} />
+      <Box {...onPhone}>
+        <SearchBar query={query} parameters={entry?.searchParam ?? []} go={go} />
+      </Box>
+      <Conditions query={query} go={go} />
       <Loaded query={found}>
         {(bundle) => (
           <Found {...{ type, entry, columns, query, bundle, go }} create={create || undefined} />
         )}
       </Loaded>
       <Group>
-        <Save type={type} query={query} columns={columns} />
+        <Save type={type} query={query} columns={[...namingElement(entry), ...columns]} />
         <Checkbox
           label={words.plan}
           checked={isPlanned}
           onChange={({ currentTarget }) => setPlanned(currentTarget.checked)}
         />
       </Group>
-      {isPlanned && <Plan type={type} query={withCount(query)} />}
+      {isPlanned && (
+        <Suspense fallback={<Waiting />}>
+          <Plan type={type} query={withCount(query)} />
+        </Suspense>
+      )}
     </Page>
   )
 }
@@ -107,6 +124,7 @@ function withCount(query: URLSearchParams): URLSearchParams {
   const own = new URLSearchParams(query)
   if (!own.has('_count')) own.set('_count', '20')
   if (!own.has('_sort') && !own.has('_cursor')) own.set('_sort', '-_lastUpdated')
+  if (!own.has('_total')) own.set('_total', 'estimate')
   return own
 }
 
@@ -128,13 +146,20 @@ function Found({ type, entry, columns, query, bundle, go, create }: FoundProps) 
     if (value !== undefined) changed.set(name, value)
     go(changed)
   }
+  const selection = useSelection(rows)
   return (
     <Stack gap="sm">
+      {selection.rows.length > 0 && (
+        <Suspense>
+          <BulkActions type={type} selection={selection} />
+        </Suspense>
+      )}
       <DataTable
         label={type}
         rows={rows}
         columns={buildColumns(columns, entry)}
         rowKey={(record) => `${record.resourceType}/${record.id}`}
+        selection={selection}
         linkOf={(record) => `/resources/${record.resourceType}/${record.id}`}
         sorted={query.get('_sort') ?? '-_lastUpdated'}
         onSort={(sort) => change('_sort', sort)}
@@ -151,31 +176,77 @@ function Found({ type, entry, columns, query, bundle, go, create }: FoundProps) 
             {words.next}
           </Button>
         )}
-        {bundle.total === undefined ? (
-          <Button variant="subtle" onClick={() => change('_total', 'accurate')}>
-            {words.count}
-          </Button>
-        ) : (
-          <Text size="sm">{fill(words.total, { total: bundle.total })}</Text>
-        )}
+        <Total bundle={bundle} shown={rows.length} query={query} change={change} />
       </Group>
     </Stack>
   )
 }
 
-/** Columns named like a search parameter are sortable. */
+interface TotalProps {
+  readonly bundle: Bundle
+  readonly shown: number
+  readonly query: URLSearchParams
+  readonly change: (name: string, value: string) => void
+}
+
+/** The estimate of the planner, which is cheap, until a count is asked for; a list of one page is counted. */
+function Total({ bundle: { total, link = [] }, shown, query, change }: TotalProps) {
+  const isWhole = !query.has('_cursor') && !link.some(({ relation }) => relation === 'next')
+  if (isWhole) return <Text size="sm">{fill(words.total, { total: shown })}</Text>
+  const isExact = query.get('_total') === 'accurate'
+  return (
+    <>
+      {total !== undefined && (
+        <Text size="sm">
+          {fill(isExact ? words.total : words.estimate, { total: total.toLocaleString() })}
+        </Text>
+      )}
+      {!isExact && (
+        <Button variant="subtle" onClick={() => change('_total', 'accurate')}>
+          {words.count}
+        </Button>
+      )}
+    </>
+  )
+}
+
+/** Elements that name a record, and the parameters of these names. */
+const NAMING = ['name', 'title', 'code']
+/** Search parameters of elements that are named otherwise. */
+const SORTS: Readonly<Record<string, string>> = {
+  'effective[x]': 'date',
+  'performed[x]': 'date',
+  'occurrence[x]': 'date',
+  'onset[x]': 'onset-date',
+  'value[x]': 'value-quantity',
+  period: 'date',
+  recorded: 'date',
+  clinicalStatus: 'clinical-status',
+  recordedDate: 'recorded-date',
+}
+
+function namingElement(entry: TypeEntry | undefined): readonly string[] {
+  const names = new Set(entry?.searchParam?.map(({ name }) => name))
+  return NAMING.filter((name) => names.has(name)).slice(0, 1)
+}
+
+/** Columns of elements with a search parameter are sortable. */
 function buildColumns(
   names: readonly string[],
   entry: TypeEntry | undefined,
 ): readonly Column<Resource>[] {
   const parameters = new Set(entry?.searchParam?.map(({ name }) => name))
-  const sortParameter = (name: string) =>
-    [name, name.toLowerCase()].find((candidate) => parameters.has(candidate))
+  const sortParameter = (...names: readonly (string | undefined)[]) =>
+    names.find((candidate) => candidate !== undefined && parameters.has(candidate))
   return [
-    { name: words.id, cell: ({ id }) => id?.slice(-12) },
+    {
+      name: words.record,
+      cell: (record) => <RecordName record={record} />,
+      sort: sortParameter(...NAMING),
+    },
     ...names.map((name) => ({
       name,
-      sort: sortParameter(name),
+      sort: sortParameter(name, name.toLowerCase(), SORTS[name]),
       cell: (record: Resource) => <Value value={readElement(record, name)} />,
     })),
     {
@@ -234,156 +305,14 @@ async function saveLines(type: string, query: URLSearchParams): Promise<void> {
   saveText(lines.map((line) => `${line}\n`).join(''), `${type}.ndjson`, 'application/fhir+ndjson')
 }
 
-const searchWords = texts.resources.search
-const HIDDEN = ['_cursor', '_sort', '_count', '_total']
-
-interface SearchProps {
-  readonly query: URLSearchParams
-  readonly parameters: readonly CapabilityStatementRestResourceSearchParam[]
-  readonly go: (query: URLSearchParams) => void
-}
-
-/** Search conditions, removable, with the type's parameters as suggestions. */
-function SearchBar({ query, parameters, go }: SearchProps) {
-  const form = useForm({
-    initialValues: { name: '', value: '' },
-    validate: {
-      name: (name) => (name ? null : searchWords.nameMissing),
-      value: (value) => (value.trim() === '' ? searchWords.valueMissing : null),
-    },
-  })
-  const shown = [...query].filter(([name]) => !HIDDEN.includes(name))
-  const chosen = parameters.find(({ name }) => name === form.values.name)
-  const add = form.onSubmit(({ name, value }) => {
-    const next = new URLSearchParams(query)
-    next.delete('_cursor')
-    next.append(name, value.trim())
-    form.reset()
-    go(next)
-  })
-  const remove = (name: string, value: string) => {
-    const next = new URLSearchParams(query)
-    next.delete('_cursor')
-    next.delete(name, value)
-    go(next)
+/** Rows that are no longer listed are no longer selected. */
+function useSelection(listed: readonly Resource[]): Selection<Resource> {
+  const [ids, setIds] = useState<ReadonlySet<string>>(new Set())
+  const rows = listed.filter(({ id = '' }) => ids.has(id))
+  return {
+    rows,
+    has: ({ id = '' }) => ids.has(id),
+    set: (next) => setIds(new Set(next.map(({ id = '' }) => id))),
+    label: recordTitle,
   }
-  return (
-    <form onSubmit={add}>
-      <Group align="flex-start">
-        <Select
-          aria-label={searchWords.parameter}
-          placeholder={searchWords.parameter}
-          data={parameters.map(({ name }) => name ?? '')}
-          searchable
-          clearable
-          {...form.getInputProps('name')}
-        />
-        <TextInput
-          aria-label={searchWords.value}
-          placeholder={searchWords[inputHint(chosen?.type)]}
-          {...form.getInputProps('value')}
-        />
-        <Button type="submit">{searchWords.add}</Button>
-      </Group>
-      {shown.length > 0 && (
-        <Group gap="xs" mt="xs">
-          {shown.map(([name, value]) => (
-            <Pill
-              key={`${name}=${value}`}
-              size="md"
-              withRemoveButton
-              onRemove={() => remove(name, value)}
-              removeButtonProps={{
-                'aria-label': searchWords.remove,
-                'aria-hidden': false,
-                tabIndex: 0,
-              }}
-            >
-              {name}={value}
-            </Pill>
-          ))}
-        </Group>
-      )}
-    </form>
-  )
-}
-
-function inputHint(type: string | undefined): 'value' | 'date' | 'token' | 'reference' {
-  return type === 'date' || type === 'token' || type === 'reference' ? type : 'value'
-}
-
-interface PlanProps {
-  readonly type: string
-  readonly query: URLSearchParams
-}
-
-/** PostgreSQL's query plan as a tree, with a bar for each step's share of the time. */
-function Plan({ type, query }: PlanProps) {
-  const explained = useGet<Bundle<OperationOutcome>>(`fhir/R4/${type}?${query}&_explain=true`)
-  return (
-    <Loaded query={explained}>
-      {({ entry = [] }) =>
-        entry
-          .flatMap(({ resource }) => resource?.issue ?? [])
-          .map(({ details, diagnostics = '' }) => (
-            <Steps key={diagnostics} title={details?.text ?? ''} text={diagnostics} />
-          ))
-      }
-    </Loaded>
-  )
-}
-
-interface StepsProps {
-  readonly title: string
-  readonly text: string
-}
-
-function Steps({ title, text }: StepsProps) {
-  const steps = parsePlanSteps(text)
-  const most = Math.max(...steps.map(({ ms }) => ms), 0.001)
-  return (
-    <Stack gap={4}>
-      <Text fw={600}>{title}</Text>
-      <ScrollArea tabIndex={0} aria-label={words.plan}>
-        {steps.map(({ line, depth, name, ms, rows }) => (
-          <Group key={line} wrap="nowrap" gap="sm">
-            <Box w={120}>
-              <Progress value={(100 * ms) / most} aria-label={`${ms} ms`} />
-            </Box>
-            <Text size="xs" w={150} ta="right">
-              {fill(words.step, { ms, rows })}
-            </Text>
-            <Text size="sm" pl={depth * 12} style={{ whiteSpace: 'nowrap' }}>
-              {name}
-            </Text>
-          </Group>
-        ))}
-      </ScrollArea>
-      <Spoiler maxHeight={0} showLabel={words.planText} hideLabel={words.planHide}>
-        <Code block>{text}</Code>
-      </Spoiler>
-    </Stack>
-  )
-}
-
-interface Step {
-  readonly line: number
-  readonly depth: number
-  readonly name: string
-  readonly ms: number
-  readonly rows: number
-}
-
-function parsePlanSteps(text: string): readonly Step[] {
-  const lines = text.split('\n').flatMap((step, line) => {
-    const [, space = '', name, last, rows, loops] =
-      /^( *)(?:->\s+)?(\S.*?)\s+\(cost=.*?\(actual time=[\d.]+\.\.([\d.]+) rows=([\d.]+) loops=(\d+)\)/.exec(
-        step,
-      ) ?? []
-    if (name === undefined) return []
-    const times = Number(loops)
-    const ms = Math.round(Number(last) * times * 1000) / 1000
-    return [{ line, depth: space.length / 6, name, ms, rows: Math.round(Number(rows) * times) }]
-  })
-  return lines
 }

@@ -10,6 +10,7 @@ import { useDraft } from '../../client/drafts.ts'
 import { parseExact } from '../../client/exact.ts'
 import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
+import { recordTitle } from '../../client/titles.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Restored } from '../../parts/form.tsx'
 import { Loaded, NotYours } from '../../parts/loaded.tsx'
@@ -20,14 +21,16 @@ import { Fields } from './fields.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
 import { Behind, type Sent, useSaving } from './saving.tsx'
+import { Summary } from './summary.tsx'
+import { starterElements } from './templates.ts'
 import { Timeline } from './timeline.tsx'
 
 const words = texts.record
-const TABS = ['form', 'json', 'history', 'referrers', 'timeline'] as const
+const TABS = ['summary', 'form', 'json', 'history', 'referrers', 'timeline'] as const
 
 export function RecordPage() {
   const { type, id, tab: asked } = useParams<{ type: string; id: string; tab?: string }>()
-  const tab = TABS.find((name) => name === asked) ?? 'form'
+  const tab = TABS.find((name) => name === asked) ?? 'summary'
   const record = useGet<Resource>(`fhir/R4/${type}/${id}`, {
     enabled: tab !== 'history',
     isExact: true,
@@ -35,13 +38,13 @@ export function RecordPage() {
   const place = { type, id, tab }
   if (tab === 'history') {
     return (
-      <Frame {...place}>
+      <Frame {...place} record={undefined}>
         <History type={type} id={id} />
       </Frame>
     )
   }
   return (
-    <Frame {...place}>
+    <Frame {...place} record={record.data}>
       <Loaded query={record}>{(saved) => <Record {...place} saved={saved} />}</Loaded>
     </Frame>
   )
@@ -54,13 +57,20 @@ interface Place {
 }
 
 interface FrameProps extends Place {
+  /** Absent while it is loaded, and for a deleted record with its history. */
+  readonly record: Resource | undefined
   readonly children: React.ReactNode
 }
 
-function Frame({ type, id, tab, children }: FrameProps) {
+function Frame({ type, id, tab, record, children }: FrameProps) {
   const all = type === 'Patient' ? TABS : TABS.filter((name) => name !== 'timeline')
   return (
-    <Page title={fill(words.title, { type })} hint={id} actions={<Delete type={type} id={id} />}>
+    <Page
+      title={record ? recordTitle(record) : type}
+      hint={`${type}/${id}`}
+      trail={[{ label: type, href: `/resources/${type}` }]}
+      actions={<Delete type={type} id={id} />}
+    >
       <Views names={all} labels={words.tabs} open={tab} address={`/resources/${type}/${id}`}>
         {children}
       </Views>
@@ -98,6 +108,7 @@ function Record({ type, id, tab, saved }: RecordProps) {
   }
   if (tab === 'referrers') return <Referrers type={type} id={id} />
   if (tab === 'timeline') return <Timeline id={id} />
+  if (tab === 'summary' && !draft.isDirty) return <Summary record={saved} />
   return (
     <Stack>
       <Restored draft={draft} />
@@ -116,7 +127,11 @@ function Record({ type, id, tab, saved }: RecordProps) {
           }}
         />
       )}
-      {tab === 'json' ? <RecordJson {...editing} /> : <RecordForm {...editing} />}
+      {tab === 'json' ? (
+        <RecordJson key={editing.round} {...editing} />
+      ) : (
+        <RecordForm {...editing} />
+      )}
       {saving.question}
     </Stack>
   )
@@ -139,9 +154,10 @@ export function NewRecord() {
   const { mutate, isPending, error } = create
   if (!mayDo(me, type, 'create')) return <NotYours />
   return (
-    <Page title={fill(words.new, { type })}>
+    <Page title={fill(words.new, { type })} trail={[{ label: type, href: `/resources/${type}` }]}>
       <Restored draft={draft} />
       <RecordForm
+        opened={starterElements(type)}
         round={String(draft.round)}
         value={draft.value}
         isDirty={draft.isDirty}
@@ -174,7 +190,8 @@ function Delete({ type, id }: Pick<Place, 'type' | 'id'>) {
   )
 }
 
-function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
+function RecordForm(props: Editing) {
+  const { round, value, isDirty, opened, set, save, isBusy, error } = props
   const { resourceType } = value
   return (
     <form
@@ -195,13 +212,20 @@ function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
             key={round}
             type={resourceType}
             path={resourceType}
+            opened={opened}
             value={{ ...value }}
             onChange={(next) => set(next as unknown as Resource)}
           />
         </fieldset>
         <Problem error={error} title={words.refused} />
         {save && (
-          <Button type="submit" id="save" loading={isBusy} w="fit-content">
+          <Button
+            type="submit"
+            id="save"
+            loading={isBusy}
+            disabled={opened !== undefined && !isDirty}
+            w="fit-content"
+          >
             {texts.common.save}
           </Button>
         )}
@@ -212,11 +236,7 @@ function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
 
 const PAUSE_MS = 600
 
-function RecordJson(editing: Editing) {
-  return <JsonEditor key={editing.round} {...editing} />
-}
-
-function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
+function RecordJson({ value, isDirty, set, save, isBusy, error }: Editing) {
   const [text, setText] = useState(() => JSON.stringify(pruned(value), null, 2))
   const parsed = parse(text)
   const type = (text: string) => {
@@ -256,11 +276,7 @@ function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
   )
 }
 
-interface JudgedProps {
-  readonly record: Resource
-}
-
-function Judged({ record }: JudgedProps) {
+function Judged({ record }: { readonly record: Resource }) {
   const [judged] = useDebouncedValue(record, PAUSE_MS)
   const { data, error } = useQuery<OperationOutcome>({
     queryKey: ['validate', JSON.stringify(judged)],
@@ -291,6 +307,8 @@ function parse(text: string): Resource | undefined {
 }
 
 interface Editing {
+  /** Elements of a new record that are shown before they have a value. */
+  readonly opened?: readonly string[]
   readonly round: string
   readonly value: Resource
   readonly isDirty: boolean

@@ -1,13 +1,13 @@
 /** Records that refer to this one, by the reference parameters of every type. */
-import { Anchor, Stack, Text } from '@mantine/core'
+import { Anchor, Group, Stack, Text } from '@mantine/core'
 import type { Bundle } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { Link } from 'wouter'
 import { type Me, mayDo, medplum, useMe } from '../../client/session.ts'
+import { type TypeEntry, useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { texts } from '../../texts/texts.ts'
-import { type TypeEntry, useTypes } from './values.tsx'
+import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.record
 
@@ -18,10 +18,15 @@ interface Props {
   readonly id: string
 }
 
-interface Referrer {
+interface Found {
   readonly type: string
   readonly parameter: string
   readonly total: number
+}
+
+interface Referrer {
+  readonly type: string
+  readonly found: readonly Found[]
 }
 
 export function Referrers({ type, id }: Props) {
@@ -41,21 +46,25 @@ export function Referrers({ type, id }: Props) {
           <DataTable
             label={words.tabs.referrers}
             rows={rows}
-            rowKey={(row) => `${row.type}?${row.parameter}`}
+            rowKey={(row) => row.type}
             columns={[
+              { name: words.type, cell: (row) => row.type },
               {
-                name: words.type,
-                cell: (row) => (
-                  <Anchor
-                    component={Link}
-                    href={`/resources/${row.type}?${row.parameter}=${type}/${id}`}
-                  >
-                    {row.type}
-                  </Anchor>
+                name: words.parameter,
+                cell: ({ found }) => (
+                  <Group gap="sm">
+                    {found.map(({ type: own, parameter, total }) => (
+                      <Anchor
+                        key={parameter}
+                        component={Link}
+                        href={`/resources/${own}?${parameter}=${type}/${id}`}
+                      >
+                        {fill(words.byParameter, { parameter, total })}
+                      </Anchor>
+                    ))}
+                  </Group>
                 ),
               },
-              { name: words.parameter, cell: ({ parameter }) => parameter },
-              { name: words.count, align: 'right', cell: ({ total }) => total },
             ]}
             empty={<Text>{words.noReferrers}</Text>}
           />
@@ -65,7 +74,7 @@ export function Referrers({ type, id }: Props) {
   )
 }
 
-type Search = Pick<Referrer, 'type' | 'parameter'>
+type Search = Pick<Found, 'type' | 'parameter'>
 
 function listReverseSearches(
   types: readonly TypeEntry[],
@@ -83,7 +92,7 @@ async function searchReferrers(
   searches: readonly Search[],
   reference: string,
 ): Promise<readonly Referrer[]> {
-  const found: Referrer[] = []
+  const found: Found[] = []
   for (let start = 0; start < searches.length; start += AT_ONCE) {
     const part = searches.slice(start, start + AT_ONCE)
     const entry = part.map(({ type, parameter }) => ({
@@ -100,5 +109,5 @@ async function searchReferrers(
       if (search && total > 0) found.push({ ...search, total })
     }
   }
-  return found
+  return [...Map.groupBy(found, ({ type }) => type)].map(([type, own]) => ({ type, found: own }))
 }

@@ -2,8 +2,7 @@
 import { Alert, Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
-import { useSend } from '../../client/api.ts'
-import { medplum } from '../../client/session.ts'
+import { replaceVersion, useSend } from '../../client/api.ts'
 import { Difference } from '../../parts/difference.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { conflicts, merged, type Removal, removalsBetween } from './editing.ts'
@@ -27,10 +26,7 @@ interface Saved {
 export function useSaving({ type, id, base, draft, after }: Saved) {
   const [asked, setAsked] = useState<Sent>()
   const saving = useSend<Sent, Resource>({
-    send: ({ body }) =>
-      medplum.put(`fhir/R4/${type}/${id}`, body, undefined, {
-        headers: { 'If-Match': `W/"${base.meta?.versionId}"` },
-      }),
+    send: ({ body }) => replaceVersion(`fhir/R4/${type}/${id}`, body, base.meta?.versionId),
     done: texts.common.saved,
     draft,
     after,

@@ -5,16 +5,13 @@ import { useInfiniteQuery } from '@tanstack/react-query'
 import { Link } from 'wouter'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
+import { readElement } from '../../client/titles.ts'
 import { Waiting } from '../../parts/loaded.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
-import { readElement, Value } from './values.tsx'
+import { Value } from './values.tsx'
 
-interface TimelineProps {
-  readonly id: string
-}
-
-export function Timeline({ id }: TimelineProps) {
+export function Timeline({ id }: { readonly id: string }) {
   const pages = useInfiniteQuery({
     queryKey: ['everything', id],
     queryFn: ({ pageParam }) => medplum.get<Bundle>(pageParam, { cache: 'no-store' }),

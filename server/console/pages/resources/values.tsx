@@ -3,22 +3,20 @@ import {
   formatAddress,
   formatCodeableConcept,
   formatHumanName,
-  formatQuantity,
+  formatPeriod,
+  formatRange,
   isObject,
+  isReference,
 } from '@medplum/core'
-import type { CapabilityStatement, CapabilityStatementRestResource } from '@medplum/fhirtypes'
-import { useQuery } from '@tanstack/react-query'
+import type { Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { medplum } from '../../client/session.ts'
+import { Digits } from '../../client/exact.ts'
+import { readElement, recordTitle, useTitle } from '../../client/titles.ts'
 import { When } from '../../parts/when.tsx'
 
 const MOST_ITEMS = 3
 
-interface Props {
-  readonly value: unknown
-}
-
-export function Value({ value }: Props) {
+export function Value({ value }: { readonly value: unknown }) {
   if (value === undefined || value === null) return null
   if (Array.isArray(value)) {
     return value.slice(0, MOST_ITEMS).map((item: unknown) => (
@@ -28,15 +26,80 @@ export function Value({ value }: Props) {
     ))
   }
   if (typeof value === 'string' && /^\d{4}-\d\d-\d\dT/.test(value)) return <When at={value} />
+  if (typeof value === 'string' && /^\d{4}-\d\d(-\d\d)?$/.test(value)) return <time>{value}</time>
+  if (typeof value === 'number' || value instanceof Digits) return <Rounded value={value} />
   if (!isObject(value)) return <>{String(value)}</>
+  if (isQuantity(value)) {
+    const { comparator = '', value: number, unit = value.code ?? '' } = value
+    return (
+      <>
+        {comparator}
+        <Rounded value={number} unit={unit === '%' ? '%' : ` ${unit}`} />
+      </>
+    )
+  }
   const { reference, display } = value
   if (typeof reference !== 'string') return <>{formatComplexValue(value)}</>
-  const text = typeof display === 'string' ? display : reference
-  return /^[A-Z]\w+\/[\w.-]+$/.test(reference) ? (
-    <Link href={`/resources/${reference}`}>{text}</Link>
-  ) : (
-    text
+  if (!RECORD.test(reference)) return <>{display ?? reference}</>
+  return <RecordLink reference={reference} display={display} />
+}
+
+/** A medication given by reference names its requests. */
+export function RecordName({ record }: { readonly record: Resource }) {
+  const medication = readElement(record, 'medication[x]')
+  const isNamed = !isReference(medication) || Boolean(medication.display)
+  const { reference = '' } = isReference(medication) ? medication : {}
+  if (isNamed || !RECORD.test(reference)) return <>{recordTitle(record)}</>
+  return <RecordTitle reference={reference} />
+}
+
+/** The name of the record behind `Type/id`. */
+export function RecordTitle({ reference }: { readonly reference: string }) {
+  return <>{useTitle(reference)}</>
+}
+
+const RECORD = /^[A-Z]\w+\/[\w.-]+$/
+
+interface RecordLinkProps {
+  readonly reference: string
+  /** The name of the record; looked up when absent. */
+  readonly display?: unknown
+}
+
+function RecordLink({ reference, display }: RecordLinkProps) {
+  const isNamed = typeof display === 'string' && display !== ''
+  return (
+    <Link href={`/resources/${reference}`}>
+      {isNamed ? display : <RecordTitle reference={reference} />}
+    </Link>
   )
+}
+
+interface Quantity {
+  readonly value: unknown
+  readonly comparator?: string
+  readonly unit?: string
+  readonly code?: string
+}
+
+function isQuantity(value: object): value is Quantity {
+  return 'value' in value && ('unit' in value || 'code' in value)
+}
+
+interface RoundedProps {
+  readonly value: unknown
+  readonly unit?: string
+}
+
+const small = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 4 })
+const large = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 })
+
+/** The tooltip has all digits. */
+function Rounded({ value, unit = '' }: RoundedProps) {
+  const exact = String(value)
+  const format = Math.abs(Number(exact)) < 100 ? small : large
+  const short = `${format.format(Number(exact))}${unit}`
+  return short === `${exact}${unit}` ? short : <span title={exact}>{short}</span>
 }
 
 function formatComplexValue(value: Record<string, unknown>): string {
@@ -45,42 +108,28 @@ function formatComplexValue(value: Record<string, unknown>): string {
     return formatCodeableConcept(value)
   }
   if ('line' in value || 'city' in value) return formatAddress(value)
-  if ('unit' in value) return formatQuantity(value)
-  const first = value.display ?? value.value ?? value.code ?? value.start
+  if ('start' in value || 'end' in value) return formatPeriod(value)
+  if ('low' in value || 'high' in value) return formatRange(value)
+  const first =
+    value.display ?? value.value ?? value.title ?? value.code ?? value.text ?? value.contentType
   return first === undefined ? JSON.stringify(value).slice(0, 80) : String(first)
 }
 
-export type TypeEntry = CapabilityStatementRestResource
-
-/** Returns the types and search parameters of the CapabilityStatement. */
-export function useTypes() {
-  return useQuery({
-    queryKey: ['types'],
-    queryFn: async () => {
-      const { rest } = await medplum.get<CapabilityStatement>('fhir/R4/metadata')
-      return rest?.[0]?.resource ?? []
-    },
-    staleTime: Number.POSITIVE_INFINITY,
-  })
-}
-
 const COLUMNS: Readonly<Record<string, readonly string[]>> = {
-  Patient: ['name', 'birthDate', 'gender'],
-  Practitioner: ['name', 'telecom'],
-  Observation: ['code', 'subject', 'value[x]', 'effective[x]'],
-  Condition: ['code', 'subject', 'clinicalStatus'],
+  Patient: ['birthDate', 'gender', 'telecom', 'address'],
+  Practitioner: ['telecom', 'identifier'],
+  Observation: ['subject', 'value[x]', 'effective[x]'],
+  Condition: ['subject', 'clinicalStatus', 'onset[x]'],
+  MedicationRequest: ['subject', 'status', 'authoredOn'],
+  Procedure: ['subject', 'status', 'performed[x]'],
+  Immunization: ['patient', 'status', 'occurrence[x]'],
+  DiagnosticReport: ['subject', 'status', 'effective[x]'],
   Encounter: ['status', 'class', 'subject', 'period'],
-  Bot: ['name', 'description'],
+  Bot: ['description'],
   Subscription: ['criteria', 'status'],
   AuditEvent: ['recorded', 'subtype', 'outcome', 'agent'],
 }
 
 export function usualColumns(type: string): readonly string[] {
-  return COLUMNS[type] ?? ['name', 'status', 'code', 'subject']
-}
-
-export function readElement(record: object, name: string): unknown {
-  if (!name.endsWith('[x]')) return Object.entries(record).find(([key]) => key === name)?.[1]
-  const start = name.slice(0, -3)
-  return Object.entries(record).find(([key]) => key.startsWith(start) && key !== start)?.[1]
+  return COLUMNS[type] ?? ['status', 'subject']
 }

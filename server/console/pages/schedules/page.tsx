@@ -1,14 +1,17 @@
 /** Scheduled bots, with next and last run. */
-import { Badge } from '@mantine/core'
+import { Badge, Button, Modal, Select, Stack } from '@mantine/core'
+import { useDisclosure } from '@mantine/hooks'
+import type { Bot, Bundle } from '@medplum/fhirtypes'
+import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
-import { texts } from '../../texts/texts.ts'
-
-const words = texts.schedules
+import words from '../../texts/schedules.json' with { type: 'json' }
+import { ScheduleEditor } from './editor.tsx'
 
 interface Planned {
   readonly bot: { readonly reference: string; readonly display?: string }
@@ -26,21 +29,55 @@ export function Schedules() {
     `admin/projects/${project.id}/schedules`,
     { every: 10_000 },
   )
+  const [isOpen, { open, close }] = useDisclosure()
+  const create = <Button onClick={open}>{words.create}</Button>
   return (
-    <Page title={words.title} hint={words.hint}>
+    <Page title={words.title} hint={words.hint} actions={create}>
+      <NewSchedule isOpen={isOpen} close={close} />
       <Loaded query={found}>
         {({ schedules }) => (
           <DataTable
             label={words.title}
             rows={schedules}
             rowKey={({ bot }) => bot.reference}
-            linkOf={({ bot }) => `/bots/${bot.reference.replace('Bot/', '')}/runs`}
+            linkOf={({ bot }) => `/bots/${bot.reference.replace('Bot/', '')}/details`}
             columns={columns}
-            empty={<Empty title={words.none} hint={words.noneHint} />}
+            empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
           />
         )}
       </Loaded>
     </Page>
+  )
+}
+
+interface NewScheduleProps {
+  readonly isOpen: boolean
+  readonly close: () => void
+}
+
+function NewSchedule({ isOpen, close }: NewScheduleProps) {
+  const [botId, setBotId] = useState<string | null>(null)
+  const bots = useGet<Bundle<Bot>>('fhir/R4/Bot?_count=1000&_sort=name&_elements=name', {
+    enabled: isOpen,
+  })
+  const choices = (bots.data?.entry ?? []).flatMap(({ resource }) =>
+    resource?.id ? [{ value: resource.id, label: resource.name ?? resource.id }] : [],
+  )
+  return (
+    <Modal opened={isOpen} onClose={close} title={words.create}>
+      <Stack>
+        <Select
+          label={words.bot}
+          placeholder={words.chooseBot}
+          data={choices}
+          value={botId}
+          onChange={setBotId}
+          searchable
+          data-autofocus
+        />
+        {botId !== null && <ScheduleEditor key={botId} botId={botId} after={close} />}
+      </Stack>
+    </Modal>
   )
 }
 
@@ -52,16 +89,11 @@ const columns: readonly Column<Planned>[] = [
   { name: words.outcome, cell: (planned) => <Outcome planned={planned} /> },
 ]
 
-interface OutcomeProps {
-  readonly planned: Planned
-}
-
-function Outcome({ planned: { isRunning, lastStatus } }: OutcomeProps) {
-  const status = isRunning ? words.running : lastStatus
-  const color = isRunning ? 'blue' : status === 'ok' ? 'green' : 'red'
-  return status === null ? null : (
-    <Badge variant="dot" tt="none" color={color}>
-      {status}
+function Outcome({ planned: { isRunning, lastStatus } }: { readonly planned: Planned }) {
+  if (!isRunning) return lastStatus === null ? null : <RunOutcome status={lastStatus} />
+  return (
+    <Badge variant="dot" tt="none" color="blue">
+      {words.running}
     </Badge>
   )
 }

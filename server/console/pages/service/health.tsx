@@ -46,9 +46,7 @@ export function Health() {
           </>
         )}
       </Loaded>
-      <Title order={2} size="h4">
-        {words.migrations}
-      </Title>
+      <Title>{words.migrations}</Title>
       <Loaded query={ran}>
         {({ migrations }) => (
           <DataTable

@@ -69,7 +69,7 @@ function Chart({ name, samples }: ChartProps) {
   const points = toChartPoints(name, samples)
   return (
     <Paper withBorder p="md">
-      <Title order={2} size="h5">
+      <Title size="h5">
         {words.charts[name]}: {points.at(-1)?.value ?? '–'}
       </Title>
       <LineChart

@@ -1,17 +1,18 @@
 /** Service administration, for super administrators. */
 
-import { Code, Spoiler, Stack, Text, TextInput, Title } from '@mantine/core'
-import type { Bundle, Project } from '@medplum/fhirtypes'
+import { Button, Code, Spoiler, Stack, Text, TextInput, Title } from '@mantine/core'
+import type { Project } from '@medplum/fhirtypes'
 import { type ComponentType, lazy, Suspense } from 'react'
 import { useParams } from 'wouter'
-import { useGet } from '../../client/api.ts'
-import { medplum } from '../../client/session.ts'
+import { useGet, useSend } from '../../client/api.ts'
+import { medplum, openProject, useMe } from '../../client/session.ts'
+import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
-import { texts } from '../../texts/texts.ts'
+import { fill, texts } from '../../texts/texts.ts'
 import { Health, State } from './health.tsx'
 
 const words = texts.service
@@ -27,7 +28,7 @@ const PANELS = {
   mails: Mails,
   metrics: Metrics,
 } satisfies Record<keyof typeof words.tabs, ComponentType>
-const TABS = ['health', 'projects', 'queues', 'workers', 'mails', 'metrics'] as const
+const TABS = Object.keys(PANELS) as (keyof typeof PANELS)[]
 
 export function Service() {
   const { tab: asked } = useParams<{ tab?: string }>()
@@ -45,25 +46,23 @@ export function Service() {
 }
 
 function Projects() {
-  const found = useGet<Bundle<Project>>('fhir/R4/Project?_count=1000&_sort=-_lastUpdated')
   return (
     <Stack>
-      <Loaded query={found}>
-        {({ entry = [] }) => (
-          <DataTable
-            label={words.tabs.projects}
-            rows={entry.flatMap(({ resource }) => resource ?? [])}
-            rowKey={({ id }) => id ?? ''}
-            linkOf={({ id }) => `/resources/Project/${id}`}
-            empty={<Empty title={words.noProjects} />}
-            columns={[
-              { name: words.name, cell: ({ name, id }) => name ?? id },
-              { name: words.features, cell: ({ features }) => features?.join(', ') },
-              { name: words.created, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
-            ]}
-          />
-        )}
-      </Loaded>
+      <RecordTable<Project>
+        label={words.tabs.projects}
+        search="Project?_count=1000&_sort=-_lastUpdated"
+        linkOf={({ id }) => `/resources/Project/${id}`}
+        empty={<Empty title={words.noProjects} />}
+        columns={[
+          { name: words.name, cell: ({ name, id }) => name ?? id },
+          { name: words.features, cell: ({ features }) => features?.join(', ') },
+          {
+            name: words.open,
+            cell: ({ id = '', name = id }) => <Open id={id} name={name} />,
+          },
+          { name: words.created, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
+        ]}
+      />
       <Form
         name="new-project"
         saved={{ name: '' }}
@@ -75,6 +74,56 @@ function Projects() {
       </Form>
     </Stack>
   )
+}
+
+interface OpenProps {
+  readonly id: string
+  readonly name: string
+}
+
+/** A super administrator becomes an administrator of the project, which its members and its audit trail show. */
+function Open({ id, name }: OpenProps) {
+  const { project, profile, user, security } = useMe()
+  const isMember = security?.memberships?.some(
+    (membership) => membership.project?.reference === `Project/${id}`,
+  )
+  const join = useSend({
+    send: () =>
+      medplum.post(`admin/projects/${id}/invite`, {
+        resourceType: 'Practitioner',
+        ...formatPersonName(profile.name),
+        email: user?.email,
+        sendEmail: false,
+        membership: { admin: true },
+      }),
+    after: () => void openProject(id),
+  })
+  if (id === project.id || user?.email === undefined) return null
+  if (isMember) {
+    return (
+      <Button size="xs" variant="default" onClick={() => void openProject(id)}>
+        {words.open}
+      </Button>
+    )
+  }
+  return (
+    <Confirm
+      label={words.open}
+      color="blue"
+      confirm={fill(words.join, { name })}
+      onConfirm={() => join.mutate()}
+    >
+      <Text size="sm">{words.joinHint}</Text>
+    </Confirm>
+  )
+}
+
+function formatPersonName(names: unknown): { firstName: string; lastName: string } {
+  const [name] = Array.isArray(names) ? names : []
+  return {
+    firstName: name?.given?.[0] ?? words.superFirstName,
+    lastName: name?.family ?? words.superLastName,
+  }
 }
 
 interface Mail {
@@ -116,11 +165,7 @@ function Mails() {
   )
 }
 
-interface BodyProps {
-  readonly text: string
-}
-
-function Body({ text }: BodyProps) {
+function Body({ text }: { readonly text: string }) {
   return (
     <Spoiler maxHeight={24} showLabel={texts.common.more} hideLabel={texts.common.close}>
       <Code style={{ whiteSpace: 'pre-wrap' }}>{text}</Code>
@@ -190,9 +235,7 @@ function Rows({ title, rows, none }: RowsProps) {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))]
   return (
     <div>
-      <Title order={2} size="h4">
-        {title}
-      </Title>
+      <Title>{title}</Title>
       <DataTable
         label={title}
         rows={rows}
@@ -250,9 +293,7 @@ function Workers() {
               },
             ]}
           />
-          <Title order={2} size="h4">
-            {words.executors}
-          </Title>
+          <Title>{words.executors}</Title>
           <DataTable
             label={words.executors}
             rows={toMetricLines(metrics)}

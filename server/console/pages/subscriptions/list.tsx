@@ -3,25 +3,19 @@ import { Badge } from '@mantine/core'
 import type { Bundle, Subscription } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { useGet } from '../../client/api.ts'
-import { isAdmin, useMe } from '../../client/session.ts'
+import { useMe } from '../../client/session.ts'
+import { BotLink } from '../../parts/bot-link.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
+import { type DeliveryState, failsNow, useDeliveryStates } from './states.ts'
 
 const words = texts.subscriptions
 
-interface State {
-  readonly subscription: { readonly reference: string }
-  readonly delivered: number
-  readonly failed: number
-  readonly waiting: number
-  readonly paused: string | null
-}
-
 interface Row {
   readonly subscription: Subscription
-  readonly state: State | undefined
+  readonly state: DeliveryState | undefined
 }
 
 export function Subscriptions() {
@@ -30,14 +24,7 @@ export function Subscriptions() {
     'fhir/R4/Subscription?_count=1000&_sort=-_lastUpdated',
     { every: 10_000 },
   )
-  const states = useGet<{ readonly subscriptions: readonly State[] }>(
-    `admin/projects/${me.project.id}/subscriptions`,
-    { enabled: isAdmin(me), every: 10_000 },
-  )
-  const findState = (id: string | undefined) =>
-    states.data?.subscriptions.find(
-      ({ subscription }) => subscription.reference === `Subscription/${id}`,
-    )
+  const states = useDeliveryStates(me)
   return (
     <Page title={words.title} hint={words.hint}>
       <Loaded query={found}>
@@ -45,7 +32,7 @@ export function Subscriptions() {
           <DataTable
             label={words.title}
             rows={entry.flatMap(({ resource }): Row[] =>
-              resource ? [{ subscription: resource, state: findState(resource.id) }] : [],
+              resource ? [{ subscription: resource, state: states?.get(resource.id ?? '') }] : [],
             )}
             rowKey={({ subscription }) => subscription.id ?? ''}
             linkOf={({ subscription }) => `/subscriptions/${subscription.id}`}
@@ -64,7 +51,7 @@ export function Subscriptions() {
   )
 }
 
-const figure = (name: 'delivered' | 'failed' | 'waiting') => ({
+const figure = (name: 'delivered' | 'failed' | 'retrying' | 'waiting') => ({
   name: words[name],
   align: 'right' as const,
   cell: ({ state }: Row) => state?.[name] ?? 0,
@@ -74,34 +61,45 @@ const columns = [
   { name: words.criteria, cell: ({ subscription }: Row) => subscription.criteria },
   {
     name: words.state,
-    cell: ({ subscription, state }: Row) => (
-      <Status subscription={subscription} isPaused={Boolean(state?.paused)} />
-    ),
+    cell: ({ subscription, state }: Row) => <Status subscription={subscription} state={state} />,
   },
-  { name: words.target, cell: ({ subscription }: Row) => channelTarget(subscription) },
+  { name: words.target, cell: ({ subscription }: Row) => <Target subscription={subscription} /> },
   figure('delivered'),
   figure('failed'),
+  figure('retrying'),
   figure('waiting'),
 ]
 
-export function channelTarget({ channel }: Subscription): string {
-  return channel?.endpoint ?? channel?.type ?? ''
+interface TargetProps {
+  readonly subscription: Subscription
+}
+
+export function Target({ subscription: { channel } }: TargetProps) {
+  const { endpoint, type } = channel ?? {}
+  if (endpoint?.startsWith('Bot/')) return <BotLink reference={endpoint} />
+  return endpoint ?? type
 }
 
 interface StatusProps {
   readonly subscription: Subscription
-  readonly isPaused: boolean
+  readonly state: Pick<DeliveryState, 'paused' | 'failures' | 'retrying'> | undefined
 }
 
 const COLORS: Readonly<Record<string, string>> = { active: 'green', error: 'red', off: 'gray' }
 
-export function Status({ subscription: { status = 'off' }, isPaused }: StatusProps) {
+export function Status({ subscription: { status = 'off' }, state }: StatusProps) {
+  const isFailing = status !== 'error' && state !== undefined && failsNow(state)
   return (
     <>
       <Badge variant="dot" tt="none" color={COLORS[status] ?? 'blue'}>
         {status}
       </Badge>
-      {isPaused && (
+      {isFailing && (
+        <Badge variant="dot" tt="none" color="red">
+          {words.failing}
+        </Badge>
+      )}
+      {state?.paused && (
         <Badge variant="dot" tt="none" color="orange">
           {words.paused}
         </Badge>

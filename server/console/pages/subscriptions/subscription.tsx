@@ -1,5 +1,5 @@
 /** One Subscription: deliveries, failures and redelivery. */
-import { Button, Group, SimpleGrid, Stack, Text, TextInput, Title } from '@mantine/core'
+import { Button, Group, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import { notifications } from '@mantine/notifications'
 import type { Bundle, Parameters, Resource, Subscription } from '@medplum/fhirtypes'
 import { Link, useParams } from 'wouter'
@@ -9,9 +9,11 @@ import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'
+import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { channelTarget, Status } from './list.tsx'
+import { Status, Target } from './list.tsx'
+import { useDeliveryStates } from './states.ts'
 
 const words = texts.subscriptions
 
@@ -63,16 +65,23 @@ function Figures({ subscription, report }: FiguresProps) {
   const { extension = [], error = [] } = report ?? {}
   const found = (name: string) => extension.find(({ url }) => url.endsWith(`subscription-${name}`))
   const paused = found('paused-until')?.valueInstant
+  const count = (name: string) => found(name)?.valueInteger ?? 0
+  const states = useDeliveryStates(useMe())
+  const failures = states?.get(subscription.id ?? '')?.failures ?? 0
+  const state = { paused: paused ?? null, failures, retrying: count('retrying') }
   return (
     <Stack gap="xs">
-      <SimpleGrid cols={{ base: 2, sm: 5 }}>
+      <SimpleGrid cols={{ base: 2, sm: 3, lg: 6 }}>
         <Figure name={words.state}>
-          <Status subscription={subscription} isPaused={paused !== undefined} />
+          <Status subscription={subscription} state={state} />
         </Figure>
-        <Figure name={words.target}>{channelTarget(subscription)}</Figure>
-        <Figure name={words.delivered}>{found('delivered')?.valueInteger ?? 0}</Figure>
-        <Figure name={words.failed}>{found('failed')?.valueInteger ?? 0}</Figure>
-        <Figure name={words.waiting}>{found('waiting')?.valueInteger ?? 0}</Figure>
+        <Figure name={words.target}>
+          <Target subscription={subscription} />
+        </Figure>
+        <Figure name={words.delivered}>{count('delivered')}</Figure>
+        <Figure name={words.failed}>{count('failed')}</Figure>
+        <Figure name={words.retrying}>{count('retrying')}</Figure>
+        <Figure name={words.waiting}>{count('waiting')}</Figure>
       </SimpleGrid>
       {error.map(({ text }) => (
         <Text key={text} size="sm" c="var(--mantine-color-error)">
@@ -116,6 +125,12 @@ interface Pending {
   readonly error: string | null
 }
 
+/** A delivery that waits after a failure is being retried, in the word of the counts. */
+function deliveryState({ state, error }: Pending): string {
+  const name = state !== 'failed' && error !== null ? 'retrying' : state
+  return words.states[name as keyof typeof words.states] ?? name
+}
+
 interface DeliveriesProps {
   readonly id: string
 }
@@ -136,9 +151,7 @@ function Deliveries({ id }: DeliveriesProps) {
   })
   return (
     <Stack>
-      <Title order={2} size="h4">
-        {words.pending}
-      </Title>
+      <Title>{words.pending}</Title>
       <Loaded query={found}>
         {({ deliveries }) => (
           <DataTable
@@ -150,7 +163,7 @@ function Deliveries({ id }: DeliveriesProps) {
             columns={[
               { name: words.resource, cell: ({ resource }) => resource.reference },
               { name: words.interaction, cell: ({ interaction }) => interaction },
-              { name: words.state, cell: ({ state }) => state },
+              { name: words.state, cell: (one) => deliveryState(one) },
               { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
               { name: words.answer, cell: ({ error }) => error },
               { name: words.added, cell: ({ added }) => <When at={added} /> },
@@ -179,14 +192,12 @@ function Deliveries({ id }: DeliveriesProps) {
 function Redeliver({ id }: DeliveriesProps) {
   const send = ({ since, until }: { since: string; until: string }): Promise<Parameters> =>
     medplum.post(`fhir/R4/Subscription/${id}/$redeliver`, {
-      ...(since.trim() === '' ? {} : { since: since.trim() }),
-      ...(until.trim() === '' ? {} : { until: until.trim() }),
+      ...(since === '' ? {} : { since: toInstant(since) }),
+      ...(until === '' ? {} : { until: toInstant(until) }),
     })
   return (
     <Stack maw={640} gap="xs">
-      <Title order={2} size="h4">
-        {words.redeliver}
-      </Title>
+      <Title>{words.redeliver}</Title>
       <Text size="sm" c="dimmed">
         {words.redeliverHint}
       </Text>
@@ -202,8 +213,8 @@ function Redeliver({ id }: DeliveriesProps) {
       >
         {({ text }) => (
           <Group grow align="start">
-            <TextInput label={words.since} placeholder="2026-01-31" {...text('since')} />
-            <TextInput label={words.until} placeholder="2026-01-31T12:00:00Z" {...text('until')} />
+            <TimeInput type="datetime-local" label={words.since} {...text('since')} />
+            <TimeInput type="datetime-local" label={words.until} {...text('until')} />
           </Group>
         )}
       </Form>

@@ -2,7 +2,13 @@
 
 const { ContentType } = require('./constants.cjs')
 const { ask, baseUrl, call, currentContext, startRun } = require('./requests.cjs')
-const { ResourceClient, refuse, searchPath, segment, typeOf } = require('./resource-client.cjs')
+const {
+  ResourceClient,
+  refuse,
+  searchPath,
+  segment,
+  requireType,
+} = require('./resource-client.cjs')
 
 class MedplumClient extends ResourceClient {
   get isInitialized() {
@@ -33,7 +39,7 @@ class MedplumClient extends ResourceClient {
   }
 
   async validateResource(resource, options) {
-    return ask('POST', `${typeOf(resource)}/$validate`, { body: resource, options })
+    return ask('POST', `${requireType(resource)}/$validate`, { body: resource, options })
   }
 
   async valueSetExpand(params, options) {
@@ -89,6 +95,15 @@ class MedplumClient extends ResourceClient {
     return require('./files.cjs').createPdf(...given)
   }
 
+  async pushToAgent(agent, destination, body, contentType, waitForResponse, options = {}) {
+    const { waitTimeout, returnAck, ...rest } = options
+    const { getReferenceString, resolveId } = require('./resources.cjs')
+    const to = typeof destination === 'string' ? destination : getReferenceString(destination)
+    const message = { destination: to, body, contentType, waitForResponse, waitTimeout, returnAck }
+    const path = `Agent/${segment(resolveId(agent), 'agent')}/$push`
+    return ask('POST', path, { body: message, contentType: ContentType.FHIR_JSON, options: rest })
+  }
+
   async startAsyncRequest(url, options) {
     const headers = { ...options?.headers, Prefer: 'respond-async' }
     return this.post(url, undefined, undefined, { ...options, headers })
@@ -127,7 +142,7 @@ class MedplumClient extends ResourceClient {
   }
 
   getProfile() {
-    return detailsOf(currentContext()).profile
+    return parseDetails(currentContext()).profile
   }
 
   async getProfileAsync() {
@@ -135,27 +150,27 @@ class MedplumClient extends ResourceClient {
   }
 
   getProject() {
-    return detailsOf(currentContext()).project
+    return parseDetails(currentContext()).project
   }
 
   getProjectMembership() {
-    return detailsOf(currentContext()).membership
+    return parseDetails(currentContext()).membership
   }
 
   getAccessPolicy() {
-    return detailsOf(currentContext()).accessPolicy
+    return parseDetails(currentContext()).accessPolicy
   }
 
   getUserConfiguration() {
-    return detailsOf(currentContext()).config
+    return parseDetails(currentContext()).config
   }
 
   isProjectAdmin() {
-    return detailsOf(currentContext()).membership?.admin === true
+    return parseDetails(currentContext()).membership?.admin === true
   }
 
   isSuperAdmin() {
-    return detailsOf(currentContext()).project?.superAdmin === true
+    return parseDetails(currentContext()).project?.superAdmin === true
   }
 
   isLoading() {
@@ -194,7 +209,7 @@ class MedplumClient extends ResourceClient {
 }
 
 /** Parses lazily, since few bots need the details. */
-function detailsOf(context) {
+function parseDetails(context) {
   context.parsedDetails ??= JSON.parse(context.details ?? '{}')
   return context.parsedDetails
 }
@@ -236,7 +251,6 @@ for (const name of [
   'getMasterSubscriptionEmitter',
   'getSubscriptionManager',
   'processCode',
-  'pushToAgent',
   'setAccessToken',
   'setActiveLogin',
   'setBasicAuth',

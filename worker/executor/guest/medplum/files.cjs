@@ -1,6 +1,14 @@
 /** Binary content and its usual resources. */
 
-const { answerBytes, ask, call, headerOf, isForeign, send, serverPath } = require('./requests.cjs')
+const {
+  answerBytes,
+  ask,
+  call,
+  findHeader,
+  isForeign,
+  send,
+  serverPath,
+} = require('./requests.cjs')
 const { OperationOutcomeError, badRequest } = require('./outcomes.cjs')
 const { createReference } = require('./resources.cjs')
 const { ContentType } = require('./constants.cjs')
@@ -20,27 +28,27 @@ async function createBinary(...given) {
   return ask('POST', path, { body: data, contentType, options: { ...options, headers } })
 }
 
-async function textOf(data) {
+async function readText(data) {
   if (typeof data === 'string') return data
   if (typeof data?.text === 'function') return data.text()
-  const { bytesOf, utf8Decode } = require('../web/encoding.cjs')
-  return utf8Decode(bytesOf(data))
+  const { toBytes, utf8Decode } = require('../web/encoding.cjs')
+  return utf8Decode(toBytes(data))
 }
 
 /**
  * A clinical document is XML with a specific media type.
  * http://www.hl7.org/implement/standards/product_brief.cfm?product_id=7
  */
-async function typeOf({ contentType, data }) {
+async function detectContentType({ contentType, data }) {
   if (contentType !== ContentType.XML) return contentType
-  const text = await textOf(data)
+  const text = await readText(data)
   const isDocument = text.includes('<ClinicalDocument') && text.includes('urn:hl7-org:v3')
   return isDocument ? ContentType.CDA_XML : contentType
 }
 
 async function createAttachment(...given) {
   const [file, options] = readArguments(given)
-  const contentType = await typeOf(file)
+  const contentType = await detectContentType(file)
   const binary = await createBinary({ ...file, contentType }, options)
   return { contentType, url: binary.url, title: file.filename }
 }
@@ -71,7 +79,7 @@ function guardedBy(resource, file) {
   return { ...file, securityContext: file.securityContext ?? createReference(resource) }
 }
 
-function aboutOf(resource) {
+function contextElements(resource) {
   const { resourceType, encounter, subject } = resource
   if (resourceType === 'Encounter') return { encounter: createReference(resource), subject }
   if (resourceType === 'ServiceRequest') return { encounter, subject }
@@ -84,7 +92,7 @@ async function createComment(medplum, resource, text, options) {
     resourceType: 'Communication',
     status: 'completed',
     basedOn: [createReference(resource)],
-    ...aboutOf(resource),
+    ...contextElements(resource),
     sender: profile === undefined ? undefined : createReference(profile),
     sent: new Date().toISOString(),
     payload: [{ contentString: text }],
@@ -127,7 +135,7 @@ async function download(address, options) {
   const answer = isForeign(url)
     ? await fetchForeign(url, options)
     : await send('GET', binaryPath(url), { options: { ...options, headers } })
-  return new Blob([answerBytes(answer)], { type: headerOf(answer, 'content-type') })
+  return new Blob([answerBytes(answer)], { type: findHeader(answer, 'content-type') })
 }
 
 module.exports = {

@@ -24,10 +24,10 @@ function formatHumanName(name, options) {
     ...((options?.suffix !== false && name.suffix) || []),
   ]
   if (name.use && (options?.all || options?.use)) parts.push(`[${name.use}]`)
-  return parts.length === 0 ? textOf(name) : joined(parts, ' ')
+  return parts.length === 0 ? ownText(name) : joined(parts, ' ')
 }
 
-function textOf({ text }) {
+function ownText({ text }) {
   return typeof text === 'string' ? text : ''
 }
 
@@ -39,7 +39,7 @@ function formatAddress(address, options) {
   return joined(lines, options?.lineSeparator ?? ', ')
 }
 
-function dateOf(text) {
+function parseDate(text) {
   if (!text) return undefined
   const date = new Date(text)
   return Number.isNaN(date.getTime()) ? undefined : date
@@ -47,12 +47,12 @@ function dateOf(text) {
 
 /** A date of FHIR has no time zone, so its day is the same everywhere. */
 function formatDate(text, locales, options) {
-  const date = dateOf(text)
+  const date = parseDate(text)
   return date?.toLocaleDateString(locales, { timeZone: 'UTC', ...options }) ?? ''
 }
 
 function formatDateTime(text, locales, options) {
-  return dateOf(text)?.toLocaleString(locales, options) ?? ''
+  return parseDate(text)?.toLocaleString(locales, options) ?? ''
 }
 
 function formatPeriod(period, locales, options) {
@@ -77,7 +77,7 @@ function formatCoding(coding) {
 }
 
 function formatCodeableConcept(concept) {
-  return (concept && textOf(concept)) || (concept?.coding ?? []).map(formatCoding).join(', ')
+  return (concept && ownText(concept)) || (concept?.coding ?? []).map(formatCoding).join(', ')
 }
 
 module.exports = {

@@ -79,8 +79,8 @@ async function encodeBody(given, contentType) {
   const body = typeof given?.arrayBuffer === 'function' ? await given.arrayBuffer() : given
   if (!body) return {}
   if (!isBytes(body)) return { body: bodyText(body, contentType) }
-  const { base64Encode, bytesOf } = require('../web/encoding.cjs')
-  return { body: base64Encode(bytesOf(body)), encoding: 'base64' }
+  const { base64Encode, toBytes } = require('../web/encoding.cjs')
+  return { body: base64Encode(toBytes(body)), encoding: 'base64' }
 }
 
 function requestHeaders(body, contentType, options) {
@@ -91,7 +91,7 @@ function requestHeaders(body, contentType, options) {
   return { ...headers, ...Object.fromEntries(pairs) }
 }
 
-function headerOf(answer, name) {
+function findHeader(answer, name) {
   const key = Object.keys(answer.headers ?? {}).find((found) => found.toLowerCase() === name)
   return key === undefined ? '' : String(answer.headers[key])
 }
@@ -111,7 +111,7 @@ function answerBytes(answer) {
 function parsed(answer) {
   const text = answerText(answer)
   if (text === '') return undefined
-  return headerOf(answer, 'content-type').includes('json') ? decimals.parse(text) : text
+  return findHeader(answer, 'content-type').includes('json') ? decimals.parse(text) : text
 }
 
 function failure(answer) {
@@ -140,8 +140,8 @@ async function ask(method, path, request) {
 }
 
 /** Returns the location of the result, in the same places as the SDK. */
-function placeOf(answer) {
-  const named = headerOf(answer, 'content-location') || headerOf(answer, 'location')
+function findLocation(answer) {
+  const named = findHeader(answer, 'content-location') || findHeader(answer, 'location')
   if (named) return named
   const body = parsed(answer)
   return isOperationOutcome(body) ? body.issue?.[0]?.diagnostics : undefined
@@ -154,12 +154,12 @@ async function followed(answer, options) {
     (status === 200 && options?.followRedirectOnOk) ||
     (status === 201 && options?.followRedirectOnCreated)
   const isLater = status === 202 && options?.pollStatusOnAccepted
-  let place = isElsewhere || isLater ? placeOf(answer) : undefined
+  let place = isElsewhere || isLater ? findLocation(answer) : undefined
   if (place === undefined) return answer
   const { Prefer: _, ...headers } = options.headers ?? {}
   let found = await send('GET', serverPath(place), { options: { headers } })
   while (isLater && found.status === 202) {
-    place = placeOf(found) ?? place
+    place = findLocation(found) ?? place
     await new Promise((resolve) => setTimeout(resolve, options.pollStatusPeriod ?? 1000))
     found = await send('GET', serverPath(place), { options: { headers } })
   }
@@ -172,7 +172,7 @@ module.exports = {
   baseUrl,
   call,
   currentContext,
-  headerOf,
+  findHeader,
   isForeign,
   parsed,
   send,

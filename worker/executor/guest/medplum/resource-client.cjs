@@ -16,7 +16,7 @@ function segment(value, name) {
   return refuse(`The "${name}" parameter cannot be null, undefined, or an empty string.`)
 }
 
-function typeOf(resource) {
+function requireType(resource) {
   return resource?.resourceType ?? refuse('Missing resourceType')
 }
 
@@ -40,7 +40,7 @@ function limited(query, count) {
 }
 
 /** Returns the resources of a Bundle as an array that also has the Bundle. */
-function resourcesOf(bundle) {
+function listResources(bundle) {
   const resources = (bundle.entry ?? []).map((entry) => entry.resource)
   return Object.assign(resources, { bundle })
 }
@@ -67,22 +67,22 @@ class ResourceClient {
   }
 
   async createResource(resource, options) {
-    return ask('POST', typeOf(resource), { body: resource, options })
+    return ask('POST', requireType(resource), { body: resource, options })
   }
 
   async createResourceIfNoneExist(resource, query, options) {
     const text = typeof query === 'string' ? query : searchParams(query).toString()
     const headers = { ...options?.headers, 'If-None-Exist': text.replace(/^\?/, '') }
-    return ask('POST', typeOf(resource), { body: resource, options: { ...options, headers } })
+    return ask('POST', requireType(resource), { body: resource, options: { ...options, headers } })
   }
 
   async upsertResource(resource, query, options) {
-    const path = searchPath(typeOf(resource), query)
+    const path = searchPath(requireType(resource), query)
     return (await ask('PUT', path, { body: resource, options })) ?? resource
   }
 
   async updateResource(resource, options) {
-    const type = typeOf(resource)
+    const type = requireType(resource)
     if (!resource.id) refuse('Missing id')
     const path = `${type}/${segment(resource.id, 'id')}`
     const answer = await send('PUT', path, { body: resource, options })
@@ -139,7 +139,7 @@ class ResourceClient {
   }
 
   async searchResources(type, query, options) {
-    return resourcesOf(await this.search(type, query, options))
+    return listResources(await this.search(type, query, options))
   }
 
   async *searchResourcePages(type, query, options) {
@@ -149,11 +149,11 @@ class ResourceClient {
     for (;;) {
       const next = bundle.link?.find((link) => link.relation === 'next')?.url
       if (!bundle.entry?.length && next === undefined) return
-      yield resourcesOf(bundle)
+      yield listResources(bundle)
       if (next === undefined) return
       bundle = await this.get(next, options)
     }
   }
 }
 
-module.exports = { ResourceClient, refuse, searchPath, segment, typeOf }
+module.exports = { ResourceClient, refuse, searchPath, segment, requireType }

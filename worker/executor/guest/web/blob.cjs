@@ -1,12 +1,12 @@
 /** Blob and File over bytes in memory. https://w3c.github.io/FileAPI/ */
 
-const { bytesOf, utf8Decode, utf8Encode } = require('./encoding.cjs')
+const { toBytes, utf8Decode, utf8Encode } = require('./encoding.cjs')
 
 const contents = new WeakMap()
 
 function partBytes(part) {
   if (contents.has(part)) return contents.get(part)
-  if (part instanceof ArrayBuffer || ArrayBuffer.isView(part)) return bytesOf(part)
+  if (part instanceof ArrayBuffer || ArrayBuffer.isView(part)) return toBytes(part)
   return utf8Encode(part)
 }
 

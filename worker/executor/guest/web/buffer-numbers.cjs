@@ -1,6 +1,6 @@
 /** Number methods of Node's Buffer, such as `readInt32LE`. */
 
-const { bytesOf } = require('./encoding.cjs')
+const { toBytes } = require('./encoding.cjs')
 
 /** Name in Buffer, name in DataView, bytes. */
 const kinds = [
@@ -21,7 +21,7 @@ function outOfRange(what, value) {
   return Object.assign(new RangeError(text), { code: 'ERR_OUT_OF_RANGE' })
 }
 
-function viewOf(buffer, offset, size) {
+function viewAt(buffer, offset, size) {
   const isInside = Number.isInteger(offset) && offset >= 0 && offset + size <= buffer.length
   if (!isInside) throw outOfRange('offset', offset)
   return new DataView(buffer.buffer, buffer.byteOffset + offset, size)
@@ -36,11 +36,11 @@ function addFixed(prototype, [name, inView, size], suffix) {
   const isLittle = suffix === 'LE'
   const isBig = name.startsWith('Big')
   prototype[`read${name}${suffix}`] = function (offset = 0) {
-    return viewOf(this, offset, size)[`get${inView}`](0, isLittle)
+    return viewAt(this, offset, size)[`get${inView}`](0, isLittle)
   }
   prototype[`write${name}${suffix}`] = function (value, offset = 0) {
     if (name.includes('Int') && !isBig) requireFit(value, 8 * size, !name.startsWith('U'))
-    viewOf(this, offset, size)[`set${inView}`](0, value, isLittle)
+    viewAt(this, offset, size)[`set${inView}`](0, value, isLittle)
     return offset + size
   }
 }
@@ -50,14 +50,14 @@ function addVariable(prototype, isSigned, suffix) {
   const name = `${isSigned ? 'Int' : 'UInt'}${suffix}`
   const inOrder = (bytes) => (suffix === 'BE' ? bytes : bytes.slice().reverse())
   prototype[`read${name}`] = function (offset, size) {
-    const { byteOffset } = viewOf(this, offset, size)
+    const { byteOffset } = viewAt(this, offset, size)
     const bytes = inOrder(new Uint8Array(this.buffer, byteOffset, size))
     const value = bytes.reduce((sum, byte) => sum * 256 + byte, 0)
     return isSigned && value >= 2 ** (8 * size - 1) ? value - 2 ** (8 * size) : value
   }
   prototype[`write${name}`] = function (value, offset, size) {
     requireFit(value, 8 * size, isSigned)
-    viewOf(this, offset, size)
+    viewAt(this, offset, size)
     let rest = value < 0 ? value + 2 ** (8 * size) : value
     const bytes = new Uint8Array(size)
     for (let at = size - 1; at >= 0; at--) {
@@ -74,7 +74,7 @@ function addSwap(prototype, size) {
     if (this.length % size !== 0) {
       throw new RangeError(`Buffer size must be a multiple of ${8 * size}-bits`)
     }
-    const bytes = bytesOf(this)
+    const bytes = toBytes(this)
     for (let at = 0; at < bytes.length; at += size) bytes.subarray(at, at + size).reverse()
     return this
   }

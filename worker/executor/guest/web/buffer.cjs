@@ -3,7 +3,7 @@
 const encoding = require('./encoding.cjs')
 const { concatBytes } = require('./blob.cjs')
 
-const { base64Decode, base64Encode, bytesOf, latin1Decode, latin1Encode } = encoding
+const { base64Decode, base64Encode, toBytes, latin1Decode, latin1Encode } = encoding
 
 function hexEncode(bytes) {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
@@ -51,7 +51,7 @@ function codec(name = 'utf8') {
   return found
 }
 
-function viewOf(bytes) {
+function asBuffer(bytes) {
   return new Buffer(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 }
 
@@ -71,16 +71,16 @@ class Buffer extends Uint8Array {
   }
 
   static from(source, encodingOrOffset, length) {
-    if (typeof source === 'string') return viewOf(codec(encodingOrOffset).encode(source))
+    if (typeof source === 'string') return asBuffer(codec(encodingOrOffset).encode(source))
     if (source instanceof ArrayBuffer) return new Buffer(source, encodingOrOffset, length)
     if (source?.type === 'Buffer' && Array.isArray(source.data)) return Buffer.from(source.data)
     if (ArrayBuffer.isView(source) && !(source instanceof Uint8Array)) {
-      return viewOf(Uint8Array.from(source))
+      return asBuffer(Uint8Array.from(source))
     }
     if (typeof source !== 'object' || source === null || typeof source.length !== 'number') {
       throw new TypeError('The first argument must be a string, a buffer or an array')
     }
-    return viewOf(Uint8Array.from(source))
+    return asBuffer(Uint8Array.from(source))
   }
 
   static alloc(size, fill, encodingName) {
@@ -94,7 +94,7 @@ class Buffer extends Uint8Array {
 
   static concat(list, totalLength) {
     const bytes = concatBytes(list)
-    if (totalLength === undefined) return viewOf(bytes)
+    if (totalLength === undefined) return asBuffer(bytes)
     const buffer = new Buffer(totalLength)
     buffer.set(bytes.subarray(0, totalLength))
     return buffer
@@ -125,7 +125,7 @@ class Buffer extends Uint8Array {
   }
 
   equals(other) {
-    return compareBytes(this, bytesOf(other)) === 0
+    return compareBytes(this, toBytes(other)) === 0
   }
 
   compare(other) {

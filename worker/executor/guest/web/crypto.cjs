@@ -1,6 +1,6 @@
 /** Web Crypto's digest and randomness, and the part of Node's crypto for webhooks. */
 
-const { base64Decode, base64Encode, bytesOf, utf8Encode } = require('./encoding.cjs')
+const { base64Decode, base64Encode, toBytes, utf8Encode } = require('./encoding.cjs')
 const { concatBytes } = require('./blob.cjs')
 
 const maxRandomBytes = 65_536
@@ -16,7 +16,7 @@ function askBytes(kind, request) {
 }
 
 function dataBytes(data, encoding) {
-  if (typeof data !== 'string') return bytesOf(data)
+  if (typeof data !== 'string') return toBytes(data)
   if (encoding === undefined || encoding === 'utf8' || encoding === 'utf-8') return utf8Encode(data)
   return require('./buffer.cjs').Buffer.from(data, encoding)
 }
@@ -31,7 +31,7 @@ function randomBytes(size) {
 }
 
 function getRandomValues(array) {
-  const view = bytesOf(array)
+  const view = toBytes(array)
   if (view.length > maxRandomBytes) throw new Error(`At most ${maxRandomBytes} bytes at once`)
   if (view.length > 0) view.set(askBytes('random', { bytes: view.length }))
   return array
@@ -72,7 +72,7 @@ function createHmac(algorithm, key) {
 
 /** Constant time: compares every byte. */
 function timingSafeEqual(left, right) {
-  const [one, two] = [bytesOf(left), bytesOf(right)]
+  const [one, two] = [toBytes(left), toBytes(right)]
   if (one.length !== two.length)
     throw new RangeError('Input buffers must have the same byte length')
   let difference = 0
@@ -88,7 +88,7 @@ const subtle = {
       const { DOMException } = require('./abort.cjs')
       throw new DOMException(`Unrecognized algorithm name "${name}"`, 'NotSupportedError')
     }
-    return hash(known, base64Encode(bytesOf(data))).buffer
+    return hash(known, base64Encode(toBytes(data))).buffer
   },
 }
 

@@ -16,7 +16,7 @@ function digitTable() {
   return digits
 }
 
-function bytesOf(source) {
+function toBytes(source) {
   if (source instanceof Uint8Array) return source
   if (source instanceof ArrayBuffer) return new Uint8Array(source)
   if (ArrayBuffer.isView(source)) {
@@ -219,8 +219,29 @@ const labels = {
 // Meaning of the bytes 0x80 to 0x9f: https://encoding.spec.whatwg.org/index-windows-1252.txt
 const windows1252 = '€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ'
 
-/** Whole buffers only: `stream` is ignored. */
+/** Number of bytes at the end that begin a character without completing it. */
+function incompleteBytes(bytes, encoding) {
+  if (encoding === 'utf-16le') return bytes.length % 2
+  if (encoding !== 'utf-8') return 0
+  for (let back = 1; back <= Math.min(3, bytes.length); back++) {
+    const byte = bytes[bytes.length - back]
+    if (byte >= 0xc0) return back < (byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2) ? back : 0
+    if (byte < 0x80) return 0
+  }
+  return 0
+}
+
+function joined(left, right) {
+  const bytes = new Uint8Array(left.length + right.length)
+  bytes.set(left)
+  bytes.set(right, left.length)
+  return bytes
+}
+
 class TextDecoder {
+  #held = new Uint8Array(0)
+  #isBegun = false
+
   constructor(label = 'utf-8', options = {}) {
     const encoding = labels[String(label).trim().toLowerCase()]
     if (encoding === undefined) throw new RangeError(`The "${label}" encoding is not supported`)
@@ -229,16 +250,25 @@ class TextDecoder {
     this.ignoreBOM = Boolean(options.ignoreBOM)
   }
 
-  decode(source = new Uint8Array(0)) {
-    const bytes = bytesOf(source)
+  decode(source = new Uint8Array(0), { stream = false } = {}) {
+    const given = toBytes(source)
+    const all = this.#held.length === 0 ? given : joined(this.#held, given)
+    const rest = stream ? incompleteBytes(all, this.encoding) : 0
+    this.#held = all.slice(all.length - rest)
+    const text = this.#decode(rest === 0 ? all : all.subarray(0, all.length - rest))
+    const hasMark = !this.#isBegun && !this.ignoreBOM && text.charCodeAt(0) === 0xfeff
+    this.#isBegun = stream && (this.#isBegun || text !== '')
+    return hasMark ? text.slice(1) : text
+  }
+
+  #decode(bytes) {
     if (this.encoding === 'windows-1252') {
       return latin1Decode(bytes).replace(
         /[\u0080-\u009f]/g,
         (c) => windows1252[c.charCodeAt(0) - 128],
       )
     }
-    const text = this.encoding === 'utf-8' ? utf8Decode(bytes, this.fatal) : utf16leDecode(bytes)
-    return !this.ignoreBOM && text.charCodeAt(0) === 0xfeff ? text.slice(1) : text
+    return this.encoding === 'utf-8' ? utf8Decode(bytes, this.fatal) : utf16leDecode(bytes)
   }
 }
 
@@ -249,7 +279,7 @@ module.exports = {
   base64Decode,
   base64Encode,
   btoa,
-  bytesOf,
+  toBytes,
   latin1Decode,
   latin1Encode,
   utf16leDecode,

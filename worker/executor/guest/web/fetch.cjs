@@ -1,10 +1,11 @@
-/** fetch over the worker, with whole bodies: nothing streams. https://fetch.spec.whatwg.org/ */
+/** fetch over the worker; bodies of responses can be read as streams. https://fetch.spec.whatwg.org/ */
 
 const { Blob } = require('./blob.cjs')
 const { FormData, encodeFormData } = require('./form-data.cjs')
 const { Headers } = require('./headers.cjs')
+const { ReadableStream } = require('./streams.cjs')
 const { URLSearchParams } = require('./url.cjs')
-const { base64Decode, base64Encode, bytesOf, utf8Decode, utf8Encode } = require('./encoding.cjs')
+const { base64Decode, base64Encode, toBytes, utf8Decode, utf8Encode } = require('./encoding.cjs')
 
 const methodsWithoutBody = ['GET', 'HEAD']
 const commonMethods = ['DELETE', 'GET', 'HEAD', 'OPTIONS', 'POST', 'PUT', 'PATCH']
@@ -18,27 +19,129 @@ async function readBody(body) {
     const type = 'application/x-www-form-urlencoded;charset=UTF-8'
     return { bytes: utf8Encode(body.toString()), type }
   }
-  if (body instanceof ArrayBuffer || ArrayBuffer.isView(body)) return { bytes: bytesOf(body) }
+  if (body instanceof ArrayBuffer || ArrayBuffer.isView(body)) return { bytes: toBytes(body) }
+  if (body instanceof ReadableStream) return { bytes: await collect(body) }
+  if (body instanceof RemoteBody) return { bytes: await body.whole() }
   return { bytes: utf8Encode(body), type: 'text/plain;charset=UTF-8' }
+}
+
+async function collect(stream) {
+  const chunks = []
+  for await (const chunk of stream) {
+    chunks.push(typeof chunk === 'string' ? utf8Encode(chunk) : toBytes(chunk))
+  }
+  return concatenated(chunks)
+}
+
+function concatenated(chunks) {
+  if (chunks.length === 1) return chunks[0]
+  const bytes = new Uint8Array(chunks.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const chunk of chunks) {
+    bytes.set(chunk, at)
+    at += chunk.length
+  }
+  return bytes
+}
+
+/** A body of which the worker has sent the beginning and holds the rest. */
+class RemoteBody {
+  #first
+  #id
+  #isDone = false
+  #whole
+
+  constructor(first, id) {
+    this.#first = first
+    this.#id = id
+  }
+
+  /** Undefined at the end. */
+  async next() {
+    const first = this.#first
+    this.#first = undefined
+    if (first !== undefined && first.length > 0) return first
+    if (this.#isDone) return undefined
+    const { bytes, isDone } = await this.#ask({})
+    this.#isDone = isDone
+    return bytes.length > 0 || !isDone ? bytes : undefined
+  }
+
+  /** Clones share the bytes. */
+  whole() {
+    this.#whole ??= this.#ask({ isWhole: true }).then(({ bytes }) =>
+      concatenated([this.#first ?? new Uint8Array(0), bytes]),
+    )
+    return this.#whole
+  }
+
+  async cancel() {
+    this.#isDone = true
+    await this.#ask({ isCancelled: true })
+  }
+
+  async #ask(what) {
+    const text = await host.call('body', JSON.stringify({ id: this.#id, ...what }))
+    const { error, body = '', isDone } = JSON.parse(text)
+    if (typeof error === 'string') throw new TypeError('terminated', { cause: new Error(error) })
+    return { bytes: base64Decode(body), isDone }
+  }
+}
+
+function streamOf(content) {
+  if (content instanceof ReadableStream) return content
+  if (content instanceof RemoteBody) {
+    return new ReadableStream({
+      async pull(controller) {
+        const bytes = await content.next()
+        if (bytes === undefined) controller.close()
+        else if (bytes.length > 0) controller.enqueue(bytes)
+      },
+      cancel: () => content.cancel(),
+    })
+  }
+  return new ReadableStream({
+    async pull(controller) {
+      const { bytes } = await readBody(content)
+      if (bytes !== undefined && bytes.length > 0) controller.enqueue(bytes)
+      controller.close()
+    },
+  })
 }
 
 /** The body of Request and Response, which can be read once. */
 class Body {
   #content
-  bodyUsed = false
+  #stream
+  #isRead = false
 
   constructor(content) {
     this.#content = content
   }
 
+  /** Returns what a copy is made of: a stream is split in two. */
+  static share(body) {
+    if (body.#stream === undefined && !(body.#content instanceof ReadableStream))
+      return body.#content
+    const [own, other] = body.body.tee()
+    body.#stream = own
+    return other
+  }
+
   get body() {
-    return this.#content ?? null
+    if (this.#content === undefined || this.#content === null) return null
+    this.#stream ??= streamOf(this.#content)
+    return this.#stream
+  }
+
+  get bodyUsed() {
+    return this.#isRead || this.#stream?.locked === true
   }
 
   async #read() {
     if (this.bodyUsed) throw new TypeError('Body is unusable: Body has already been read')
-    this.bodyUsed = true
-    const { bytes } = await readBody(this.#content)
+    this.#isRead = true
+    const { bytes } = await readBody(this.#stream ?? this.#content)
     return bytes ?? new Uint8Array(0)
   }
 
@@ -72,7 +175,7 @@ class Body {
 class Request extends Body {
   constructor(input, init = {}) {
     const source = input instanceof Request ? input : undefined
-    const body = init.body ?? source?.body
+    const body = init.body ?? (source && Body.share(source))
     const method = String(init.method ?? source?.method ?? 'GET')
     super(body)
     const upper = method.toUpperCase()
@@ -116,7 +219,7 @@ class Response extends Body {
   }
 
   clone() {
-    return new Response(this.body, this)
+    return new Response(Body.share(this), this)
   }
 }
 
@@ -132,7 +235,7 @@ function untilAborted(promise, signal) {
 /** Network errors and refusals are a TypeError with a cause. */
 async function fetch(input, init) {
   const request = new Request(input, init)
-  const { bytes, type } = await readBody(request.body)
+  const { bytes, type } = await readBody(Body.share(request))
   request.signal?.throwIfAborted()
   if (type !== undefined && !request.headers.has('content-type')) {
     request.headers.set('content-type', type)
@@ -149,7 +252,11 @@ async function fetch(input, init) {
   if (typeof answer.error === 'string') {
     throw new TypeError('fetch failed', { cause: new Error(answer.error) })
   }
-  return new Response(base64Decode(answer.body ?? ''), answer)
+  const first = base64Decode(answer.body ?? '')
+  if (answer.rest === undefined) return new Response(first, answer)
+  const body = new RemoteBody(first, answer.rest)
+  request.signal?.addEventListener('abort', () => void body.cancel().catch(() => {}))
+  return new Response(body, answer)
 }
 
 module.exports = { Headers, Request, Response, fetch }

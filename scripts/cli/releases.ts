@@ -1,0 +1,130 @@
+/** The versions of a bot's code and their labels: `releases`, `promote`, `rollback`, `compare` and `dry-run`. */
+import type { BotFolder } from './folder.ts'
+import { note, printRows } from './print.ts'
+
+const POLL_MS = 500
+
+interface Part {
+  readonly name: string
+  readonly valueString?: string
+  readonly valueInteger?: number
+  readonly valueInstant?: string
+  readonly valueCode?: string
+  readonly valueUuid?: string
+  readonly part?: readonly Part[]
+}
+
+interface Answer {
+  readonly parameter?: readonly Part[]
+}
+
+export async function printReleases({ medplum, operation }: BotFolder): Promise<void> {
+  const { parameter = [] }: Answer = await medplum.get(operation('$releases'))
+  const rows = parameter.map(({ part = [] }) => ({
+    version: textIn(part, 'version') ?? '',
+    deployed: part.find(({ name }) => name === 'deployed')?.valueInstant ?? '',
+    labels: labelsIn(part).join(', '),
+    file: textIn(part, 'file') ?? '',
+  }))
+  printRows(rows)
+}
+
+/** A share follows its label. */
+function labelsIn(part: readonly Part[]): readonly string[] {
+  return part.flatMap(({ name, valueString }, index) => {
+    if (name !== 'label') return []
+    const { name: next, valueInteger } = part[index + 1] ?? {}
+    return [next === 'share' ? `${valueString} ${valueInteger} %` : String(valueString)]
+  })
+}
+
+interface PromoteOptions {
+  readonly to?: string
+  readonly share?: number
+}
+
+export async function promote(
+  { medplum, operation }: BotFolder,
+  from: string,
+  { to, share }: PromoteOptions,
+): Promise<void> {
+  printMove(await medplum.post(operation('$promote'), { from, to, share }))
+}
+
+export async function rollback(
+  { medplum, operation }: BotFolder,
+  version: string | undefined,
+): Promise<void> {
+  printMove(await medplum.post(operation('$rollback'), { version }))
+}
+
+function printMove({ parameter = [] }: Answer): void {
+  const [label, version, previous] = ['label', 'version', 'previous'].map((name) =>
+    textIn(parameter, name),
+  )
+  const share = parameter.find(({ name }) => name === 'share')?.valueInteger
+  const before = previous === undefined || previous === version ? '' : `, before it was ${previous}`
+  const calls = share === undefined ? '' : ` and gets ${share} % of the calls`
+  note('green', `${label} is ${version}${before}${calls}`)
+}
+
+export async function compare(
+  { medplum, operation }: BotFolder,
+  from: string,
+  to: string,
+): Promise<void> {
+  const query = new URLSearchParams({ from, to })
+  const { parameter = [] }: Answer = await medplum.get(operation(`$diff?${query}`))
+  const text = textIn(parameter, 'diff')
+  if (text === undefined) note('dim', 'no difference')
+  else process.stdout.write(text)
+}
+
+interface DryRunOptions {
+  readonly count?: string
+  readonly since?: string
+}
+
+/** Waits for the report; prints the runs that differ as before (-) and after (+). */
+export async function dryRun(
+  { medplum, operation }: BotFolder,
+  version: string,
+  { count, since }: DryRunOptions,
+): Promise<void> {
+  const asked = { version, since, ...(count === undefined ? {} : { count: Number(count) }) }
+  const { output }: { output?: Answer } = await medplum.startAsyncRequest(operation('$dry-run'), {
+    method: 'POST',
+    body: JSON.stringify(asked),
+    headers: { 'Content-Type': 'application/json' },
+    pollStatusOnAccepted: true,
+    pollStatusPeriod: POLL_MS,
+  })
+  const parts = output?.parameter ?? []
+  for (const { name, part = [] } of parts) if (name === 'run') printRun(part)
+  const [runs, same, different, skipped] = ['runs', 'same', 'different', 'notCompared'].map(
+    (name) => parts.find((part) => part.name === name)?.valueInteger ?? 0,
+  )
+  const color = same === runs ? 'green' : 'yellow'
+  note(color, `${runs} runs: ${same} the same, ${different} different, ${skipped} not compared`)
+}
+
+function printRun(part: readonly Part[]): void {
+  const id = part.find(({ name }) => name === 'runId')?.valueUuid?.replace('urn:uuid:', '')
+  console.log(`run ${id} ${textIn(part, 'reason') ?? ''}`.trim())
+  for (const [sign, when] of [
+    ['-', 'Before'],
+    ['+', 'After'],
+  ] as const) {
+    const status = part.find(({ name }) => name === `status${when}`)?.valueCode
+    const writes = textIn(part, `writes${when}`)
+    const written = writes === undefined ? '' : `, writes ${writes}`
+    if (status !== undefined) {
+      console.log(`${sign} ${status}${written}: ${textIn(part, `answer${when}`) ?? ''}`)
+    }
+  }
+  for (const { name, valueString } of part) if (name === 'note') console.log(`  ${valueString}`)
+}
+
+function textIn(parts: readonly Part[], name: string): string | undefined {
+  return parts.find((part) => part.name === name)?.valueString
+}

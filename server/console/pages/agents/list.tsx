@@ -1,0 +1,91 @@
+/** The agents of the project, with the state of their connections. */
+import { Badge } from '@mantine/core'
+import type { Agent, Bundle, Parameters, Resource } from '@medplum/fhirtypes'
+import { Link } from 'wouter'
+import { useGet } from '../../client/api.ts'
+import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Outcome } from '../../parts/outcome.tsx'
+import { Page } from '../../parts/page.tsx'
+import { type Column, DataTable } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import words from '../../texts/agents.json' with { type: 'json' }
+
+interface Row {
+  readonly agent: Agent
+  readonly state: State
+}
+
+interface State {
+  readonly status: string
+  readonly version: string | undefined
+  readonly lastUpdated: string | undefined
+}
+
+export function Agents() {
+  const found = useGet<Bundle<Parameters>>('fhir/R4/Agent/$bulk-status?_count=100&_sort=name', {
+    every: 5000,
+  })
+  return (
+    <Page title={words.title} hint={words.hint}>
+      <Loaded query={found}>
+        {({ entry = [] }) => (
+          <DataTable
+            label={words.title}
+            rows={entry.flatMap(({ resource }) => toRow(resource))}
+            rowKey={({ agent }) => agent.id ?? ''}
+            linkOf={({ agent }) => `/agents/${agent.id}`}
+            columns={columns}
+            empty={
+              <Empty
+                title={words.none}
+                hint={words.noneHint}
+                action={<Link href="/resources/Agent/new">{words.create}</Link>}
+              />
+            }
+          />
+        )}
+      </Loaded>
+    </Page>
+  )
+}
+
+function toRow(resource: Parameters | undefined): readonly Row[] {
+  const part = (name: string) => resource?.parameter?.find((one) => one.name === name)?.resource
+  const agent = part('agent')
+  if (agent?.resourceType !== 'Agent') return []
+  return [{ agent, state: agentState(part('result')) }]
+}
+
+/** Reads the answer of `$status`. */
+export function agentState(result: Resource | undefined): State {
+  const all = result?.resourceType === 'Parameters' ? (result.parameter ?? []) : []
+  const value = (name: string) => all.find((one) => one.name === name)
+  return {
+    status: value('status')?.valueCode ?? 'unknown',
+    version: value('version')?.valueString,
+    lastUpdated: value('lastUpdated')?.valueInstant,
+  }
+}
+
+const columns: readonly Column<Row>[] = [
+  { name: words.name, cell: ({ agent }) => agent.name ?? agent.id },
+  { name: words.connection, cell: ({ state }) => <ConnectionState status={state.status} /> },
+  { name: words.enabled, cell: ({ agent }) => <Outcome status={agent.status ?? 'off'} /> },
+  { name: words.version, cell: ({ state }) => state.version },
+  { name: words.changed, cell: ({ state }) => <When at={state.lastUpdated} /> },
+]
+
+const COLORS: Readonly<Record<string, string>> = { connected: 'green', disconnected: 'red' }
+
+export function ConnectionState({ status }: { readonly status: string }) {
+  const known: Readonly<Record<string, string>> = {
+    connected: words.connected,
+    disconnected: words.disconnected,
+    unknown: words.unknown,
+  }
+  return (
+    <Badge variant="dot" tt="none" color={COLORS[status] ?? 'gray'}>
+      {known[status] ?? status}
+    </Badge>
+  )
+}

@@ -1,0 +1,101 @@
+/** The code of a bot: edits and deploys it. */
+
+import { indentWithTab } from '@codemirror/commands'
+import { StreamLanguage } from '@codemirror/language'
+import { typescript } from '@codemirror/legacy-modes/mode/javascript'
+import { lintGutter } from '@codemirror/lint'
+import { keymap } from '@codemirror/view'
+import { Button, Group, Stack } from '@mantine/core'
+import type { Bot } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
+import { useMemo } from 'react'
+import { useSend } from '../../client/api.ts'
+import { useDraft } from '../../client/drafts.ts'
+import { Problem, problemLines } from '../../client/problem.tsx'
+import { medplum } from '../../client/session.ts'
+import { Editor, type Mark } from '../../parts/editor.tsx'
+import { Restored } from '../../parts/form.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { texts } from '../../texts/texts.ts'
+import { botLanguage } from './language.ts'
+
+const codeWords = texts.bots.code
+/** Tab indents; Escape then Tab leaves the editor. */
+const code = [
+  StreamLanguage.define(typescript),
+  lintGutter(),
+  // A list of suggestions takes Tab and Escape first.
+  botLanguage,
+  keymap.of([indentWithTab]),
+]
+
+interface CodeProps {
+  readonly bot: Bot
+}
+
+/** Edits and deploys a bot's source; errors appear at their line. */
+export function Code({ bot }: CodeProps) {
+  const source = useQuery({
+    queryKey: ['source', bot.id, bot.meta?.versionId],
+    queryFn: () => downloadSource(bot),
+  })
+  return <Loaded query={source}>{(saved) => <Source bot={bot} saved={saved} />}</Loaded>
+}
+
+async function downloadSource({ sourceCode, executableCode }: Bot): Promise<string> {
+  const url = sourceCode?.url ?? executableCode?.url
+  return url === undefined ? codeWords.first : await (await medplum.download(url)).text()
+}
+
+interface SourceProps extends CodeProps {
+  readonly saved: string
+}
+
+function Source({ bot, saved }: SourceProps) {
+  const key = `bot-code/${bot.id}`
+  const draft = useDraft(key, saved)
+  // The service keeps the source of compiled code.
+  const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
+  const deployment = { code: draft.value, filename }
+  const deploy = useSend({
+    send: () => medplum.post(medplum.fhirUrl('Bot', bot.id ?? '', '$deploy'), deployment),
+    done: codeWords.deployed,
+    draft: key,
+    after: draft.discard,
+    notify: false,
+  })
+  const { error } = deploy
+  const marks = useMemo(() => (error ? parseErrorMarks(error) : []), [error])
+  return (
+    <Stack>
+      <Restored draft={draft} />
+      <Editor
+        label={codeWords.label}
+        extensions={code}
+        height="34rem"
+        value={draft.value}
+        onChange={draft.set}
+        marks={marks}
+      />
+      <Problem error={error} title={codeWords.refused} />
+      <Group>
+        <Button onClick={() => deploy.mutate()} loading={deploy.isPending} id="deploy">
+          {codeWords.deploy}
+        </Button>
+        {draft.isDirty && (
+          <Button variant="default" onClick={draft.discard}>
+            {texts.common.discard}
+          </Button>
+        )}
+      </Group>
+    </Stack>
+  )
+}
+
+/** "… (line 2, column 13)" */
+function parseErrorMarks(error: unknown): readonly Mark[] {
+  return problemLines(error).flatMap(({ text }) => {
+    const [, line, column] = /\(line (\d+), column (\d+)\)$/.exec(text) ?? []
+    return line === undefined ? [] : [{ line: Number(line), column: Number(column), text }]
+  })
+}

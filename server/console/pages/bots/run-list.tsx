@@ -1,0 +1,130 @@
+/** Runs of one bot or of all, by outcome and time. The selection is the search of the address. */
+import { Button, Group, SegmentedControl, TextInput } from '@mantine/core'
+import type { Parameters } from '@medplum/fhirtypes'
+import { useLocation, useSearch } from 'wouter'
+import { useGet } from '../../client/api.ts'
+import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { RunOutcome } from '../../parts/outcome.tsx'
+import { type Column, DataTable } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { texts } from '../../texts/texts.ts'
+import { milliseconds, nextPageQuery, parseRuns, type Run } from './runs.ts'
+
+const words = texts.bots.runs
+const OUTCOMES = ['all', 'ok', 'failed'] as const
+const EVERY_MS = 3000
+
+interface Props {
+  /** All bots if undefined. */
+  readonly botId: string | undefined
+  /** More fields to select by, in front of the others. */
+  readonly children?: React.ReactNode
+}
+
+export function RunList({ botId, children }: Props) {
+  const { selection, select } = useSelection()
+  const query = new URLSearchParams({ _count: '50', ...selection })
+  query.delete('bot')
+  const path = `fhir/R4/Bot/${botId === undefined ? '' : `${botId}/`}$runs?${query}`
+  const runs = useGet<Parameters>(path, { every: selection._cursor ? false : EVERY_MS })
+  return (
+    <>
+      <Group align="end" gap="sm" mb="sm">
+        {children}
+        <SegmentedControl
+          aria-label={words.outcome}
+          value={selection.status ?? 'all'}
+          onChange={(value) => select({ status: value === 'all' ? undefined : value })}
+          data={OUTCOMES.map((value) => ({ value, label: words[value] }))}
+        />
+        <Time label={words.since} value={selection.since} set={(since) => select({ since })} />
+        <Time label={words.until} value={selection.until} set={(until) => select({ until })} />
+      </Group>
+      <Loaded query={runs}>
+        {(data) => (
+          <>
+            <DataTable
+              label={words.title}
+              rows={parseRuns(data)}
+              columns={botId === undefined ? [started, bot, ...others] : [started, ...others]}
+              rowKey={({ id, attempt }) => `${id}-${attempt}`}
+              linkOf={(run) => `/bots/${botId ?? run.bot?.id}/runs/${run.id}`}
+              empty={<Empty title={words.none} hint={words.noneHint} />}
+            />
+            <Older query={nextPageQuery(data)} select={select} />
+          </>
+        )}
+      </Loaded>
+    </>
+  )
+}
+
+type Selection = Readonly<Record<string, string | undefined>>
+
+/** `select` begins again with the latest run. */
+export function useSelection() {
+  const search = useSearch()
+  const [place, go] = useLocation()
+  const selection = Object.fromEntries(new URLSearchParams(search))
+  const select = (change: Selection) => {
+    const { _cursor, ...kept } = selection
+    const values = Object.entries({ ...kept, ...change }).filter(([, value]) => value)
+    const query = new URLSearchParams(values as [string, string][])
+    go(query.size === 0 ? place : `${place}?${query}`)
+  }
+  return { selection, select }
+}
+
+interface OlderProps {
+  readonly query: string | undefined
+  readonly select: (change: Selection) => void
+}
+
+function Older({ query, select }: OlderProps) {
+  const cursor = new URLSearchParams(query).get('_cursor')
+  if (cursor === null) return null
+  return (
+    <Button variant="default" mt="sm" onClick={() => select({ _cursor: cursor })}>
+      {words.older}
+    </Button>
+  )
+}
+
+interface TimeProps {
+  readonly label: string
+  /** An instant. */
+  readonly value: string | undefined
+  readonly set: (value: string | undefined) => void
+}
+
+const MINUTE_MS = 60_000
+
+/** A time in the reader's zone. */
+function Time({ label, value, set }: TimeProps) {
+  const at = value === undefined ? undefined : new Date(value)
+  const local = at && new Date(at.getTime() - at.getTimezoneOffset() * MINUTE_MS)
+  return (
+    <TextInput
+      type="datetime-local"
+      label={label}
+      defaultValue={local?.toISOString().slice(0, 16) ?? ''}
+      onChange={({ currentTarget: { value: typed } }) =>
+        set(typed === '' ? undefined : new Date(typed).toISOString())
+      }
+    />
+  )
+}
+
+const started: Column<Run> = {
+  name: words.started,
+  cell: ({ started: at }) => <When at={at} />,
+}
+const bot: Column<Run> = { name: words.bot, cell: (run) => run.bot?.name ?? run.bot?.id }
+const others: readonly Column<Run>[] = [
+  { name: words.outcome, cell: ({ status }) => <RunOutcome status={status} /> },
+  { name: words.mode, cell: ({ mode }) => words.modes[mode as keyof typeof words.modes] ?? mode },
+  { name: words.time, align: 'right', cell: ({ durationMs }) => milliseconds(durationMs) },
+  { name: words.cpu, align: 'right', cell: ({ cpuMs }) => milliseconds(cpuMs) },
+  { name: words.version, align: 'right', cell: ({ version }) => version },
+  { name: words.error, cell: ({ error }) => error?.slice(0, 120) },
+]

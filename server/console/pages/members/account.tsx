@@ -1,0 +1,147 @@
+/** The account of a member: how far the invitation has got, and the link of it. */
+import { Badge, Button, Code, CopyButton, Group, Stack, Text } from '@mantine/core'
+import { useState } from 'react'
+import { useGet, useSend } from '../../client/api.ts'
+import { medplum, useMe } from '../../client/session.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Facts } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { texts } from '../../texts/texts.ts'
+
+const words = texts.account
+
+interface Account {
+  readonly email?: string
+  readonly scope: 'project' | 'server'
+  readonly state: 'invited' | 'accepted'
+  readonly lastSignIn?: string
+  readonly mail?: 'waiting' | 'kept' | 'failed'
+  readonly linkExpires?: string
+}
+
+function useAccount(id: string | undefined) {
+  const { project } = useMe()
+  const address = `admin/projects/${project.id}/members/${id}`
+  return { address, found: useGet<Account>(`${address}/account`) }
+}
+
+interface Props {
+  /** Id of the ProjectMembership. */
+  readonly id: string | undefined
+}
+
+/** In a list; empty until it is known. */
+export function AccountState({ id }: Props) {
+  const { data } = useAccount(id).found
+  return data ? <State account={data} /> : null
+}
+
+interface AccountProps {
+  readonly account: Account
+}
+
+function State({ account: { state, mail } }: AccountProps) {
+  const isUnsent = state === 'invited' && (mail === 'kept' || mail === 'failed')
+  return (
+    <Group gap={4}>
+      <Badge variant="dot" tt="none" color={state === 'accepted' ? 'green' : 'yellow'}>
+        {words.states[state]}
+      </Badge>
+      {isUnsent && (
+        <Badge variant="dot" tt="none" color="red">
+          {words.unsent}
+        </Badge>
+      )}
+    </Group>
+  )
+}
+
+export function AccountPart({ id }: Props) {
+  const { project } = useMe()
+  const { address, found } = useAccount(id)
+  return (
+    <Loaded query={found}>
+      {(account) => (
+        <Stack>
+          <Facts
+            label={words.title}
+            rows={[
+              [words.email, account.email ?? words.noEmail],
+              [words.state, <State key="state" account={account} />],
+              [words.lastSignIn, <When key="last" at={account.lastSignIn} />],
+              ...(account.state === 'invited'
+                ? [[words.mail, words.mails[account.mail ?? 'sent']] as const]
+                : []),
+              ...(account.linkExpires
+                ? [[words.linkExpires, <When key="ends" at={account.linkExpires} />] as const]
+                : []),
+              [
+                words.signIn,
+                account.scope === 'project'
+                  ? `${location.origin}/console/p/${project.id}`
+                  : `${location.origin}/console`,
+              ],
+            ]}
+          />
+          {account.state === 'invited' && account.email && (
+            <Invitation address={address} account={account} />
+          )}
+        </Stack>
+      )}
+    </Loaded>
+  )
+}
+
+interface InvitationProps extends AccountProps {
+  readonly address: string
+}
+
+interface Again {
+  readonly link?: string
+}
+
+function Invitation({ address, account: { scope } }: InvitationProps) {
+  const [link, setLink] = useState<string>()
+  const mail = useSend<void, Again>({
+    send: () => medplum.post(`${address}/invitation`, { sendEmail: true }),
+    done: words.resent,
+  })
+  const make = useSend<void, Again>({
+    send: () => medplum.post(`${address}/invitation`, { sendEmail: false }),
+    after: (made) => setLink(made.link),
+  })
+  return (
+    <Stack gap="xs">
+      <Group>
+        <Button variant="default" loading={mail.isPending} onClick={() => mail.mutate()}>
+          {words.resend}
+        </Button>
+        {scope === 'project' && (
+          <Button variant="default" loading={make.isPending} onClick={() => make.mutate()}>
+            {words.makeLink}
+          </Button>
+        )}
+      </Group>
+      {scope === 'server' && (
+        <Text size="sm" c="dimmed">
+          {words.onlyMailed}
+        </Text>
+      )}
+      {link && (
+        <Group role="status" gap="xs">
+          <Code style={{ overflowWrap: 'anywhere' }}>{link}</Code>
+          <CopyButton value={link}>
+            {({ copied, copy }) => (
+              <Button size="xs" variant="default" onClick={copy}>
+                {copied ? texts.common.copied : texts.common.copy}
+              </Button>
+            )}
+          </CopyButton>
+          <Text size="sm" c="dimmed">
+            {words.linkHint}
+          </Text>
+        </Group>
+      )}
+    </Stack>
+  )
+}

@@ -1,0 +1,164 @@
+/** A sentence for each type with the number of records that a member sees, and the policy entries that decide. */
+import { List, Select, Stack, Text } from '@mantine/core'
+import type {
+  AccessPolicy,
+  AccessPolicyResource,
+  Bundle,
+  Parameters,
+  ParametersParameter,
+  ProjectMembership,
+} from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
+import { useState } from 'react'
+import { useGet } from '../../client/api.ts'
+import { Problem } from '../../client/problem.tsx'
+import { medplum, useMe } from '../../client/session.ts'
+import { useTypes } from '../../client/types.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { fill, texts } from '../../texts/texts.ts'
+import { Rule } from './rule.tsx'
+
+const words = texts.explain
+const SOURCE = /AccessPolicy\/(\S+) entry (\d+)/g
+/** Shown for members whose policies name no types. */
+const USUAL = ['Patient', 'Observation']
+const MOST_TYPES = 30
+
+export type PolicyNames = ReadonlyMap<string, string>
+
+export function usePolicyNames(): PolicyNames {
+  const { data } = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_elements=name')
+  const named = (data?.entry ?? []).map(
+    ({ resource }) => [resource?.id ?? '', resource?.name ?? ''] as const,
+  )
+  return new Map([...named, ...Object.entries(words.builtIn)])
+}
+
+/** Replaces "AccessPolicy/1 entry 0" by "entry 1 of policy Ward". */
+export function plainSource(text: string, names: PolicyNames): string {
+  const rule = new Map<string, string>(Object.entries(words.service)).get(text)
+  if (rule !== undefined) return rule
+  return text.replace(SOURCE, (_, id: string, place: string) =>
+    fill(words.source, { number: Number(place) + 1, name: names.get(id) || id }),
+  )
+}
+
+/** `member`: reference of a ProjectMembership. */
+export function Overview({ member }: { readonly member: string }) {
+  const { project } = useMe()
+  const id = member.replace('ProjectMembership/', '')
+  const found = useGet<ProjectMembership>(`admin/projects/${project.id}/members/${id}`)
+  return (
+    <Loaded query={found}>
+      {({ accessPolicy, access = [] }) => {
+        const given = [accessPolicy, ...access.map(({ policy }) => policy)]
+        const ids = given.flatMap((one) => one?.reference?.split('/')[1] ?? [])
+        return <Types member={member} policies={[...new Set(ids)]} />
+      }}
+    </Loaded>
+  )
+}
+
+interface TypesProps {
+  readonly member: string
+  /** Ids. */
+  readonly policies: readonly string[]
+}
+
+function Types({ member, policies }: TypesProps) {
+  const [added, setAdded] = useState<readonly string[]>([])
+  const types = useTypes()
+  const query = `fhir/R4/AccessPolicy?_count=1000&_id=${policies.join(',')}`
+  const found = useGet<Bundle<AccessPolicy>>(query, { enabled: policies.length > 0 })
+  const entries = (found.data?.entry ?? []).flatMap(({ resource }) => resource?.resource ?? [])
+  const named = entries.map(({ resourceType = '' }) => resourceType).filter((type) => type !== '*')
+  const isNarrow = named.length > 0 && entries.length === named.length
+  const shown = [...new Set([...named, ...(isNarrow ? [] : USUAL), ...added])]
+  if (policies.length > 0 && found.data === undefined) return <Problem error={found.error} />
+  return (
+    <Stack gap="xs">
+      <List spacing={4} data-overview>
+        {shown.slice(0, MOST_TYPES + added.length).map((type) => (
+          <List.Item key={type}>
+            <Sentence member={member} type={type} />
+          </List.Item>
+        ))}
+      </List>
+      {isNarrow && (
+        <Text size="sm" c="dimmed">
+          {words.others}
+        </Text>
+      )}
+      <Select
+        label={words.addType}
+        searchable
+        data={(types.data ?? []).flatMap(({ type = '' }) => (shown.includes(type) ? [] : [type]))}
+        value={null}
+        onChange={(type) => type && setAdded([...added, type])}
+        maw={320}
+        data-add-type
+      />
+    </Stack>
+  )
+}
+
+interface SentenceProps {
+  readonly member: string
+  readonly type: string
+}
+
+function Sentence({ member, type }: SentenceProps) {
+  const names = usePolicyNames()
+  const { data, error } = useQuery({
+    queryKey: ['seen', member, type],
+    queryFn: () => readSeen(member, type),
+  })
+  if (error) return <Problem error={error} />
+  if (data === undefined) return <Text size="sm">{type} …</Text>
+  const { seen, all, entries } = data
+  if (seen === undefined) return <Text size="sm">{fill(words.nothing, { type })}</Text>
+  if (entries.length === 0) return <Text size="sm">{fill(words.everything, { type, all })}</Text>
+  return (
+    <Text size="sm" component="div">
+      {fill(words.some, { seen, all, type })}{' '}
+      {entries.map(({ source, entry }, place) => (
+        <span key={source}>
+          {place > 0 && ` ${words.or} `}
+          <Rule type={type} criteria={entry.criteria} />, {words.by} {plainSource(source, names)}
+        </span>
+      ))}
+    </Text>
+  )
+}
+
+interface Seen {
+  /** Undefined when the member may not search the type. */
+  readonly seen: number | undefined
+  readonly all: number
+  readonly entries: readonly { readonly source: string; readonly entry: AccessPolicyResource }[]
+}
+
+async function readSeen(member: string, type: string): Promise<Seen> {
+  const explained: Promise<Parameters> = medplum.post('fhir/R4/AccessPolicy/$explain', {
+    membership: member,
+    search: `${type}?`,
+  })
+  const [{ parameter = [] }, { total = 0 }] = await Promise.all([
+    explained,
+    medplum.get<Bundle>(`fhir/R4/${type}?_summary=count&_total=accurate`, { cache: 'no-store' }),
+  ])
+  const entries = parameter.flatMap(({ name, part = [] }) =>
+    name === 'entry' ? [toEntry(part)] : [],
+  )
+  return {
+    seen: parameter.find(({ name }) => name === 'total')?.valueInteger,
+    all: total,
+    entries: entries.filter(({ entry }) => entry.interaction?.includes('search') ?? true),
+  }
+}
+
+function toEntry(part: readonly ParametersParameter[]) {
+  const text = (name: string) => part.find((one) => one.name === name)?.valueString
+  const entry: AccessPolicyResource = JSON.parse(text('compiled') ?? '{}')
+  return { source: text('source') ?? '', entry }
+}

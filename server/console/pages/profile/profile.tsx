@@ -1,0 +1,155 @@
+/** The signed-in person's own account: password, second factor and sessions. */
+import { Badge, Box, Button, PasswordInput, Stack, Text } from '@mantine/core'
+import { badRequest, OperationOutcomeError, parseJWTPayload } from '@medplum/core'
+import { Link } from 'wouter'
+import { useGet, useSend } from '../../client/api.ts'
+import { medplum, useMe } from '../../client/session.ts'
+import { Form } from '../../parts/form.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page, Section } from '../../parts/page.tsx'
+import { DataTable, Facts } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { fill, texts } from '../../texts/texts.ts'
+import { SecondFactor } from './second-factor.tsx'
+
+const words = texts.profile
+const NOTHING = { oldPassword: '', newPassword: '', repeated: '' }
+const NAMES = ['oldPassword', 'newPassword', 'repeated'] as const
+
+export function ProfilePage() {
+  const { membership, project, user } = useMe()
+  const { reference = '', display } = membership.profile ?? {}
+  const own = (
+    <Button component={Link} href={`/resources/${reference}`} variant="default">
+      {words.record}
+    </Button>
+  )
+  return (
+    <Page title={words.title} hint={words.hint} actions={own}>
+      <Stack maw={900} gap="lg">
+        <Facts
+          label={words.title}
+          rows={[
+            [words.name, display ?? reference],
+            [words.email, user?.email ?? words.noEmail],
+            [words.project, project.name ?? project.id],
+            [words.role, membership.admin ? texts.members.admin : texts.members.plain],
+          ]}
+        />
+        <Section title={words.password}>
+          <Password />
+        </Section>
+        <Section title={words.factor}>
+          <SecondFactor />
+        </Section>
+        <Section title={words.sessions}>
+          <Sessions />
+        </Section>
+      </Stack>
+    </Page>
+  )
+}
+
+/** Changes the password. What is typed is never kept as a draft. */
+function Password() {
+  return (
+    <Box maw={400}>
+      <Form
+        saved={NOTHING}
+        send={changePassword}
+        done={words.passwordChanged}
+        submit={words.changePassword}
+      >
+        {({ text }) => (
+          <>
+            <Text size="sm" c="dimmed">
+              {words.passwordHint}
+            </Text>
+            {NAMES.map((name) => (
+              <PasswordInput
+                key={name}
+                required
+                label={words[name]}
+                autoComplete={name === 'oldPassword' ? 'current-password' : 'new-password'}
+                {...text(name)}
+              />
+            ))}
+          </>
+        )}
+      </Form>
+    </Box>
+  )
+}
+
+async function changePassword(typed: typeof NOTHING): Promise<unknown> {
+  const { oldPassword, newPassword, repeated } = typed
+  if (newPassword !== repeated) {
+    throw new OperationOutcomeError(badRequest(words.notRepeated, 'repeated'))
+  }
+  return await medplum.post('auth/changepassword', { oldPassword, newPassword })
+}
+
+interface Session {
+  readonly id: string
+  readonly lastUpdated?: string
+  readonly remoteAddress?: string
+  readonly browser?: string
+  readonly os?: string
+}
+
+interface Own {
+  readonly security?: { readonly sessions?: readonly Session[] }
+}
+
+function Sessions() {
+  const found = useGet<Own>('auth/me')
+  const revoke = useSend<string>({
+    send: (loginId) => medplum.post('auth/revoke', { loginId }),
+    done: words.revoked,
+  })
+  const current = currentLogin()
+  return (
+    <Loaded query={found}>
+      {({ security }) => (
+        <DataTable
+          label={words.sessions}
+          rows={security?.sessions ?? []}
+          rowKey={({ id }) => id}
+          columns={[
+            { name: words.device, cell: deviceName },
+            { name: words.address, cell: ({ remoteAddress = '' }) => remoteAddress },
+            { name: words.used, cell: ({ lastUpdated }) => <When at={lastUpdated} /> },
+            {
+              name: words.end,
+              cell: (session) =>
+                session.id === current ? (
+                  <Badge variant="light" tt="none">
+                    {words.thisOne}
+                  </Badge>
+                ) : (
+                  <Button
+                    variant="default"
+                    size="compact-sm"
+                    aria-label={fill(words.endOf, { device: deviceName(session) })}
+                    loading={revoke.isPending && revoke.variables === session.id}
+                    onClick={() => revoke.mutate(session.id)}
+                  >
+                    {words.end}
+                  </Button>
+                ),
+            },
+          ]}
+        />
+      )}
+    </Loaded>
+  )
+}
+
+function deviceName({ browser, os }: Session): string {
+  return [browser, os].filter(Boolean).join(', ') || words.unknownDevice
+}
+
+function currentLogin(): unknown {
+  const token = medplum.getAccessToken()
+  return token === undefined ? undefined : parseJWTPayload(token).login_id
+}

@@ -1,0 +1,130 @@
+/** The mail server of the project: four settings, and a password among the secrets. */
+import { Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
+import type { ProjectSetting } from '@medplum/fhirtypes'
+import { useSend } from '../../client/api.ts'
+import { medplum } from '../../client/session.ts'
+import { Confirm } from '../../parts/confirm.tsx'
+import { type Fields, Form } from '../../parts/form.tsx'
+import project from '../../texts/project.json' with { type: 'json' }
+import { texts } from '../../texts/texts.ts'
+import { SettingKey } from './setting-key.tsx'
+
+const words = project.mail
+const PASSWORD = 'smtpPassword'
+const KEYS = { host: 'smtpHost', port: 'smtpPort', user: 'smtpUser', from: 'smtpFrom' } as const
+type Field = keyof typeof KEYS
+const FIELDS = Object.keys(KEYS) as Field[]
+const HINTS = {
+  host: 'mail.example.org',
+  port: '587',
+  user: '',
+  from: 'Clinic <clinic@example.org>',
+}
+
+type Values = Record<Field | 'password', string>
+
+interface Props {
+  readonly address: string
+  readonly settings: readonly ProjectSetting[]
+  readonly secrets: readonly ProjectSetting[]
+}
+
+export function Mail({ address, settings, secrets }: Props) {
+  const others = settings.filter(({ name }) => !Object.values<string>(KEYS).includes(name))
+  const otherSecrets = secrets.filter(({ name }) => name !== PASSWORD)
+  const hasPassword = otherSecrets.length < secrets.length
+  const value = (field: Field) => {
+    const found = settings.find(({ name }) => name === KEYS[field])
+    return String(found?.valueString ?? found?.valueInteger ?? '')
+  }
+  const saved: Values = {
+    host: value('host'),
+    port: value('port'),
+    user: value('user'),
+    from: value('from'),
+    password: '',
+  }
+  const writeSecrets = (all: readonly ProjectSetting[]) => medplum.post(`${address}/secrets`, all)
+  const writeSettings = (all: readonly ProjectSetting[]) => medplum.post(`${address}/settings`, all)
+  // A server that is used before its password would reject mails.
+  const save = async ({ password, ...values }: Values) => {
+    if (password !== '') {
+      await writeSecrets([...otherSecrets, { name: PASSWORD, valueString: password }])
+    }
+    return await writeSettings([...others, ...toSettings(values)])
+  }
+  const removal = useSend<undefined>({
+    send: async () => {
+      await writeSettings(others)
+      return await writeSecrets(otherSecrets)
+    },
+    done: texts.common.saved,
+  })
+  return (
+    <Stack>
+      <Text size="sm" c="dimmed">
+        {words.hint}
+      </Text>
+      {/* Without drafts: secrets are never stored in the browser. */}
+      <Form<Values, unknown> saved={saved} send={save} done={texts.common.saved}>
+        {(fields) => <Inputs fields={fields} hasPassword={hasPassword} />}
+      </Form>
+      {(saved.host !== '' || hasPassword) && (
+        <Group>
+          <Confirm
+            label={words.remove}
+            confirm={texts.common.delete}
+            onConfirm={() => removal.mutate(undefined)}
+          >
+            <Text size="sm">{words.removeHint}</Text>
+          </Confirm>
+        </Group>
+      )}
+    </Stack>
+  )
+}
+
+interface InputsProps {
+  readonly fields: Fields<Values>
+  readonly hasPassword: boolean
+}
+
+function Inputs({ fields: { text }, hasPassword }: InputsProps) {
+  const describe = (field: Field | 'password', key: string) => {
+    const { label, meaning } = words[field]
+    const description = (
+      <>
+        {meaning} <SettingKey name={key} />
+      </>
+    )
+    return { label, description, ...text(field) }
+  }
+  return (
+    <>
+      {FIELDS.map((field) => (
+        <TextInput
+          key={field}
+          {...describe(field, KEYS[field])}
+          placeholder={HINTS[field]}
+          autoComplete="off"
+        />
+      ))}
+      <PasswordInput
+        {...describe('password', PASSWORD)}
+        placeholder={hasPassword ? words.kept : ''}
+        autoComplete="new-password"
+        visibilityToggleButtonProps={{ 'aria-label': project.showValue }}
+      />
+    </>
+  )
+}
+
+function toSettings(values: Readonly<Record<Field, string>>): ProjectSetting[] {
+  return FIELDS.flatMap((field): ProjectSetting[] => {
+    const value = values[field].trim()
+    if (value === '') return []
+    const name = KEYS[field]
+    const isPort = field === 'port' && /^\d{1,9}$/.test(value)
+    return [isPort ? { name, valueInteger: Number(value) } : { name, valueString: value }]
+  })
+}

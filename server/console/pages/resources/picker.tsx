@@ -1,0 +1,93 @@
+/** Finds a record by name, for a reference. */
+import { Group, Select } from '@mantine/core'
+import { useDebouncedValue } from '@mantine/hooks'
+import type { Bundle, Reference } from '@medplum/fhirtypes'
+import { keepPreviousData, useQuery } from '@tanstack/react-query'
+import { useState } from 'react'
+import { medplum } from '../../client/session.ts'
+import { recordTitle } from '../../client/titles.ts'
+import { type TypeEntry, useTypes } from '../../client/types.ts'
+import { texts } from '../../texts/texts.ts'
+
+const words = texts.record
+const PAUSE_MS = 200
+const MOST = 10
+const COMMON = ['Patient', 'Practitioner', 'Organization']
+
+interface Props {
+  /** Types that may be picked; empty for any. */
+  readonly targets: readonly string[]
+  readonly onPick: (reference: Reference) => void
+}
+
+export function RecordPicker({ targets, onPick }: Props) {
+  const types = useTypes()
+  const known = types.data?.map(({ type = '' }) => type) ?? []
+  const allowed = targets.length > 0 ? targets : [...COMMON, ...known]
+  const choices = [...new Set([...COMMON.filter((type) => allowed.includes(type)), ...allowed])]
+  const [type = '', setType] = useState(choices[0])
+  const [text, setText] = useState('')
+  const [asked] = useDebouncedValue(text.trim(), PAUSE_MS)
+  const entry = types.data?.find((one) => one.type === type)
+  const found = useQuery({
+    queryKey: ['pick', type, asked],
+    queryFn: () => findByName(type, asked, entry),
+    enabled: entry !== undefined,
+    // The list stays until the next one is there.
+    placeholderData: keepPreviousData,
+  })
+  const options = found.data ?? []
+  return (
+    <Group gap="xs" wrap="nowrap" align="flex-end">
+      {choices.length > 1 && (
+        <Select
+          aria-label={words.findType}
+          data={choices}
+          value={type}
+          searchable
+          allowDeselect={false}
+          w={180}
+          onChange={(next) => next && setType(next)}
+        />
+      )}
+      <Select
+        aria-label={words.find}
+        placeholder={words.findHint}
+        style={{ flex: 1 }}
+        data={options.map(({ reference = '', display = '' }) => ({
+          value: reference,
+          label: display,
+        }))}
+        // The service has searched.
+        filter={({ options }) => options}
+        searchable
+        value={null}
+        searchValue={text}
+        onSearchChange={setText}
+        nothingFoundMessage={found.isFetched ? words.findNothing : undefined}
+        onChange={(chosen) => {
+          const picked = options.find(({ reference }) => reference === chosen)
+          if (picked) onPick(picked)
+        }}
+      />
+    </Group>
+  )
+}
+
+/** In order; the first that a type has is searched. */
+const NAMING = ['name', 'title', 'code:text', 'identifier']
+
+async function findByName(
+  type: string,
+  text: string,
+  entry: TypeEntry | undefined,
+): Promise<readonly Reference[]> {
+  const known = new Set(entry?.searchParam?.map(({ name }) => name))
+  const parameter = NAMING.find((name) => known.has(name.replace(/:.*/, ''))) ?? '_id'
+  const query = new URLSearchParams({ _count: String(MOST), _sort: '-_lastUpdated' })
+  if (text !== '') query.set(parameter, text)
+  const { entry: entries = [] } = await medplum.get<Bundle>(`fhir/R4/${type}?${query}`)
+  return entries.flatMap(({ resource }) =>
+    resource ? [{ reference: `${type}/${resource.id}`, display: recordTitle(resource) }] : [],
+  )
+}

@@ -1,0 +1,151 @@
+/** npm packages as esbuild bundles them for Node. */
+import { createPublicKey, generateKeyPairSync } from 'node:crypto'
+import { createServer } from 'node:http'
+import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
+import { buildSync } from 'esbuild'
+import Handlebars from 'handlebars'
+import { jwtVerify } from 'jose'
+import t from 'tap'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { aBot, execute } from '../../../fixtures/bots/bots.ts'
+import { listen } from '../../../fixtures/http/listening.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin } = botica
+const resolveDir = fileURLToPath(new URL('../../../..', import.meta.url))
+
+function bundle(contents: string, minify = false): string {
+  const { outputFiles } = buildSync({
+    stdin: { contents, resolveDir },
+    bundle: true,
+    platform: 'node',
+    target: 'es2022',
+    external: ['@medplum/core'],
+    format: 'cjs',
+    minify,
+    write: false,
+  })
+  return outputFiles[0]?.text ?? ''
+}
+
+type Case = readonly [name: string, source: string, input: unknown, output: unknown]
+
+const cases: readonly Case[] = [
+  [
+    'papaparse',
+    `import Papa from 'papaparse'
+     export async function handler(medplum, { input }) {
+       const { data, errors } = Papa.parse(input.csv, { header: true, skipEmptyLines: true })
+       return [data, errors, Papa.unparse(data)]
+     }`,
+    { csv: 'name,city\n"Chalmers, Peter",Pleasantville\n\n' },
+    [
+      [{ name: 'Chalmers, Peter', city: 'Pleasantville' }],
+      [],
+      'name,city\r\n"Chalmers, Peter",Pleasantville',
+    ],
+  ],
+  [
+    'jszip',
+    `import JSZip from 'jszip'
+     export async function handler(medplum, { input }) {
+       const made = await new JSZip().file('a/b.txt', input.text).generateAsync({ type: 'base64', compression: 'DEFLATE' })
+       const read = await JSZip.loadAsync(made, { base64: true })
+       return [Object.keys(read.files), await read.file('a/b.txt').async('string'), (await read.file('a/b.txt').async('nodebuffer')).length]
+     }`,
+    { text: 'zipped é' },
+    [['a/', 'a/b.txt'], 'zipped é', 9],
+  ],
+  [
+    'xml2js',
+    `import { parseStringPromise, Builder } from 'xml2js'
+     export async function handler(medplum, { input }) {
+       const read = await parseStringPromise(input.xml, { explicitArray: false })
+       return [read, new Builder({ headless: true }).buildObject({ a: { b: [1, 2] } })]
+     }`,
+    { xml: '<order id="7"><item>x &amp; y</item><item>z</item></order>' },
+    [{ order: { $: { id: '7' }, item: ['x & y', 'z'] } }, '<a>\n  <b>1</b>\n  <b>2</b>\n</a>'],
+  ],
+]
+
+for (const [name, source, input, output] of cases) {
+  t.test(`runs a bundle of ${name}`, async (t) => {
+    for (const isMinified of [false, true]) {
+      const id = await aBot(botica, bundle(source, isMinified), { filename: 'index.cjs' })
+      t.same((await execute(admin, id, input)).body, output, `minified: ${isMinified}`)
+    }
+  })
+}
+
+t.test('runs precompiled and runtime templates in a bundle of handlebars', async (t) => {
+  const compiled = Handlebars.precompile('Dear {{name}},{{#each items}} {{this}}{{/each}}')
+  const source = `import Handlebars from 'handlebars'
+    const template = Handlebars.template(${compiled})
+    export async function handler(medplum, { input }) {
+      if (input.text) return Handlebars.compile(input.text)(input)
+      return template(input)
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const answer = await execute(admin, id, { name: 'A & B', items: [1, 2] })
+  t.equal(answer.text, 'Dear A &amp; B, 1 2')
+  const made = await execute(admin, id, { text: 'Dear {{name}}', name: 'A & B' })
+  t.equal(made.text, 'Dear A &amp; B')
+})
+
+t.test('signs, verifies and encrypts in a bundle of jose', async (t) => {
+  const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
+  const pem = privateKey.export({ type: 'pkcs8', format: 'pem' })
+  const source = `import { SignJWT, jwtVerify, importPKCS8, importJWK, exportJWK, CompactEncrypt, compactDecrypt, createLocalJWKSet } from 'jose'
+    export async function handler(medplum, { input }) {
+      const key = await importPKCS8(input.pem, 'RS384', { extractable: true })
+      const { d, p, q, dp, dq, qi, ...open } = await exportJWK(key)
+      const token = await new SignJWT({ scope: 'system/*.read' })
+        .setProtectedHeader({ alg: 'RS384', kid: 'one' }).setIssuer('a').setAudience('b').setExpirationTime('5m').sign(key)
+      const keys = createLocalJWKSet({ keys: [{ ...open, kid: 'one', alg: 'RS384' }] })
+      const { payload } = await jwtVerify(token, keys, { issuer: 'a', audience: 'b' })
+      const secret = crypto.getRandomValues(new Uint8Array(32))
+      const sealed = await new CompactEncrypt(new TextEncoder().encode('inside')).setProtectedHeader({ alg: 'dir', enc: 'A256GCM' }).encrypt(secret)
+      const { plaintext } = await compactDecrypt(sealed, secret)
+      const spoiled = await jwtVerify(token + 'x', keys).catch((error) => error.code)
+      return { token, scope: payload.scope, inside: new TextDecoder().decode(plaintext), spoiled }
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const { body } = await execute(admin, id, { pem })
+  t.match(body, {
+    scope: 'system/*.read',
+    inside: 'inside',
+    spoiled: 'ERR_JWS_SIGNATURE_VERIFICATION_FAILED',
+  })
+  const { payload } = await jwtVerify(body.token, createPublicKey(privateKey))
+  t.equal(payload.iss, 'a')
+})
+
+t.test('follows redirects and decompresses responses in a bundle of node-fetch 2', async (t) => {
+  const server = createServer((request, response) => {
+    if (request.url === '/moved') {
+      response.writeHead(302, { Location: '/packed' }).end()
+    } else if (request.url === '/packed') {
+      response.writeHead(200, { 'Content-Encoding': 'gzip' }).end(gzipSync('{"packed":true}'))
+    } else {
+      let body = ''
+      request.on('data', (part) => {
+        body += part
+      })
+      request.on('end', () =>
+        response.writeHead(201, { 'X-Seen': String(request.headers['x-own']) }).end(body),
+      )
+    }
+  })
+  const port = await listen(t, server)
+  const source = `import fetch from 'node-fetch'
+    export async function handler(medplum, { input }) {
+      const posted = await fetch(input.url + '/echo', { method: 'POST', headers: { 'X-Own': '1' }, body: 'sent é' })
+      const moved = await fetch(input.url + '/moved')
+      const failed = await fetch('http://nowhere.invalid/').catch((error) => error.name)
+      return [posted.status, posted.headers.get('x-seen'), await posted.text(), await moved.json(), moved.redirected, failed]
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const answer = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
+  t.same(answer.body, [201, '1', 'sent é', { packed: true }, true, 'FetchError'])
+})

@@ -1,0 +1,68 @@
+/**
+ * Open transactions that delay the time of an export. Imports the analysis of tables, which a worker starts only
+ * after growth.
+ */
+import t from 'tap'
+import { analyzeGrown } from '../../../shared/jobs/upkeep/upkeep.ts'
+import type { Connection } from '../../../shared/postgres/statement.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import { exportAll, idsIn } from '../../fixtures/exports/exports.ts'
+import { aPatient } from '../../fixtures/resources.ts'
+import { hold, waitingFor } from '../../fixtures/store/held-rows.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+const HOLD = 4713
+const ROWS = 3000
+const PATIENCE_MS = 60_000
+
+const botica = await openBotica(t, {
+  worker: true,
+  // Other writers to the database would delay it, too.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin } = botica
+const { database } = botica.services
+
+async function run(connection: Connection, ...texts: readonly string[]): Promise<void> {
+  for (const text of texts) await connection.query({ text, values: [] })
+}
+
+const exportedPatients = async () =>
+  idsIn(await exportAll(admin, '$export?_type=Patient'), 'Patient')
+
+t.test('waits for transactions that may write resources', async (t) => {
+  const { release } = await hold(database, { text: 'select pg_current_xact_id()', values: [] })
+  const { id } = await admin.create(aPatient())
+  t.notOk((await exportedPatients()).includes(id))
+  await release()
+  t.ok((await exportedPatients()).includes(id))
+})
+
+t.test('does not wait for the collection of statistics', async (t) => {
+  // The transaction has an id while it waits, as at its end.
+  await run(
+    database,
+    `create function hold(int) returns int immutable language plpgsql set lock_timeout = 0 as $$ begin
+      if exists (select from pg_stat_progress_analyze where pid = pg_backend_pid()) then
+        perform pg_current_xact_id(), pg_advisory_xact_lock_shared(${HOLD});
+      end if; return 1; end $$`,
+    'create index held on unique_key (hold(project))',
+  )
+  const text = 'select pg_advisory_xact_lock($1)'
+  const { pid, release } = await hold(database, { text, values: [HOLD] })
+  const isHeld = async () => (await waitingFor(database, pid)).length > 0
+  await database.transaction((connection) =>
+    run(
+      connection,
+      `insert into unique_key select 0, 0, 0, n, gen_random_uuid() from generate_series(1, ${ROWS}) n`,
+      'select pg_stat_force_next_flush()',
+    ),
+  )
+  const analyzing = analyzeGrown(database)
+  await until(isHeld, PATIENCE_MS)
+  const { id } = await admin.create(aPatient())
+  t.ok((await exportedPatients()).includes(id))
+  t.ok(await isHeld())
+  await release()
+  t.same(await analyzing, ['unique_key'])
+})

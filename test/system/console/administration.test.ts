@@ -1,0 +1,249 @@
+/** Pages of administration as an administrator, a member with a narrow policy and a super administrator open them. */
+import t from 'tap'
+import { ALL_QUEUES, openBotica, SYSTEM_PROJECT_ID, until } from '../../fixtures/botica.ts'
+import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { exitWithoutChromium, type Page } from '../../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads, selectOption } from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+import { aPatient } from '../../fixtures/resources.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+exitWithoutChromium(t)
+// Its worker takes all waiting jobs of the database.
+const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: ALL_QUEUES }
+const botica = await openBotica(t, { worker: true, env })
+const { services, baseUrl, project, admin } = botica
+const policy = await admin.create({
+  resourceType: 'AccessPolicy',
+  name: 'Ward',
+  resource: [{ resourceType: 'Patient', readonly: true }],
+})
+const bot = await aBot(botica, handler('return 1'))
+await admin.put(`Bot/${bot}`, { ...(await admin.get(`Bot/${bot}`)).body, cronString: '0 3 * * *' })
+const subscription = await admin.create({
+  resourceType: 'Subscription',
+  status: 'active',
+  reason: 'Reach the partner',
+  criteria: 'Patient?',
+  channel: { type: 'rest-hook', endpoint: 'http://127.0.0.1:9/nobody' },
+})
+const patient = await admin.create(aPatient())
+
+const PAGES: readonly (readonly [path: string, text: string])[] = [
+  ['/members', 'People, programs and bots'],
+  ['/members/clients', 'Test client'],
+  ['/members/bots', 'Test bot'],
+  ['/members/invite', 'Send an e-mail with a link'],
+  ['/members/new-client', 'Redirect addresses'],
+  ['/policies', 'Ward'],
+  ['/policies/new', 'Which records a member can see'],
+  [`/policies/${policy.id}`, 'What would this member see?'],
+  ['/project', 'Unknown codes'],
+  ['/project/secrets', 'No secrets yet'],
+  ['/project/mail', 'Mails of the project go through this server'],
+  ['/project/sites', 'No sites yet'],
+  ['/project/parameters', 'No search parameters of your own'],
+  ['/project/limits', 'GraphQL depth'],
+  ['/subscriptions', 'Patient?'],
+  [`/subscriptions/${subscription.id}`, 'Reach the partner'],
+  ['/schedules', '0 3 * * * (UTC)'],
+  ['/api', 'openapi.json'],
+]
+const SERVICE: readonly (readonly [path: string, text: string])[] = [
+  ['/service', 'Database migrations'],
+  ['/service/projects', 'Create the project'],
+  ['/service/queues', 'Bot runs by project'],
+  ['/service/workers', 'Worker metrics'],
+  ['/service/mails', 'The outbox is empty'],
+  ['/service/metrics', 'Event loop lag p99'],
+]
+
+const NOT_YOURS = 'You do not have access to this page'
+
+async function open(page: Page, path: string): Promise<void> {
+  await page.goto(`${baseUrl}console${path}`)
+  await page.shows(
+    `document.querySelector('#main [id=title], #main [role=alert]') && !document.querySelector('[aria-label=Loading]')`,
+  )
+}
+
+const { email } = await aPerson(services, project, { details: { admin: true } })
+
+for (const [width, height] of [
+  [1440, 900],
+  [390, 844],
+] as const) {
+  t.test(`an administrator opens every page at ${width} by ${height}`, async (t) => {
+    const page = await openConsole(t, { baseUrl, email })
+    await page.resize(width, height)
+    for (const [path, text] of PAGES) {
+      await open(page, path)
+      await reads(page, text)
+      t.same(await barriers(page), [], path)
+      t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), path)
+    }
+    t.same(page.complaints, [])
+    await page.goto(`${baseUrl}console/service`)
+    await reads(page, NOT_YOURS)
+    t.notOk(await page.value(`document.querySelector('nav a[href="/console/service"]')`))
+  })
+}
+
+t.test('a member with a narrow policy finds no page of administration', async (t) => {
+  const details = { accessPolicy: { reference: `AccessPolicy/${policy.id}` } }
+  const narrow = await aPerson(services, project, { details })
+  const page = await openConsole(t, { baseUrl, email: narrow.email })
+  const shown = await page.value<string>(`document.querySelector('nav').innerText`)
+  t.notMatch(shown, /Members|Access policies|Project|Subscriptions|Schedules|Service/)
+  const own = ['/bots', '/jobs', '/service', '/resources/Patient/new']
+  for (const path of [...own, ...PAGES.slice(0, -1).map(([path]) => path)]) {
+    await page.goto(`${baseUrl}console${path}`)
+    await reads(page, NOT_YOURS)
+    t.notOk(
+      await page.value(`Boolean(document.querySelector('#main :is([role=alert], form)'))`),
+      path,
+    )
+  }
+  t.same(await barriers(page), [])
+})
+
+t.test('a super administrator sees the service', async (t) => {
+  const home = { resourceType: 'Project', id: SYSTEM_PROJECT_ID, name: 'Super Admin' }
+  const root = await aPerson(services, home, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email: root.email, path: '/service' })
+  for (const [path, text] of [...SERVICE, ...PAGES.slice(0, 1)]) {
+    await open(page, path)
+    await reads(page, text)
+    t.same(await barriers(page), [], path)
+  }
+  await open(page, '/service/projects')
+  await page.press('form button[type=submit]')
+  await reads(page, 'Project name is required')
+  await page.write('input[name=name]', 'Second clinic')
+  await page.press('form button[type=submit]')
+  await page.shows(`document.querySelector('table').innerText.includes('Second clinic')`)
+  t.same(await barriers(page), [])
+})
+
+/** Each form with the text that is typed by the name of its field, and the words of the service about it. */
+const REFUSED: readonly (readonly [
+  path: string,
+  typed: Readonly<Record<string, string>>,
+  words: string,
+])[] = [
+  [
+    '/members/invite',
+    { firstName: 'Grace', lastName: 'Hopper', email: 'nobody' },
+    'email must be an e-mail address',
+  ],
+  [
+    '/members/new-client',
+    { name: 'Laboratory', redirectUris: 'javascript:1' },
+    'redirectUris[0] must be https',
+  ],
+  [`/resources/Bot/${bot}/form`, { cronString: 'every day' }, 'cronString must have five fields'],
+  ['/project/sites', { site: 'Portal' }, 'Site Portal needs a list of domains'],
+]
+
+t.test('shows errors of bad input in the form and keeps its fields', async (t) => {
+  const page = await openConsole(t, { baseUrl, email })
+  for (const [path, typed, words] of REFUSED) {
+    await page.goto(`${baseUrl}console${path}`)
+    const fields = Object.entries(typed).map(
+      ([name, text]) => [`#main form :is(input, textarea)[name=${name}]`, text] as const,
+    )
+    for (const [field, text] of fields) await page.write(field, text)
+    await page.press('#main form [type=submit]')
+    await page.shows(
+      `document.querySelector('#main form')?.innerText.includes(${JSON.stringify(words)})`,
+    )
+    for (const [field, text] of fields) {
+      t.equal(await page.value(`document.querySelector('${field}').value`), text, path)
+    }
+  }
+  t.same(await barriers(page), [])
+})
+
+t.test('writes a policy, shows its error, and saves the corrected one', async (t) => {
+  const page = await openConsole(t, { baseUrl, email, path: '/policies/new' })
+  await click(page, 'JSON')
+  await page.write('.cm-content', '{ "resourceType": ')
+  await click(page, 'Save')
+  await reads(page, 'Not valid JSON')
+  const text = (type: string) =>
+    JSON.stringify({
+      resourceType: 'AccessPolicy',
+      name: 'Desk',
+      resource: [{ resourceType: type }],
+    })
+  await page.write('.cm-content', text('Patent'))
+  await click(page, 'Save')
+  await reads(page, 'AccessPolicy.resource[0]')
+  await page.write('.cm-content', text('Patient'))
+  await click(page, 'Save')
+  await page.shows(`/policies\\/[0-9a-f-]{36}$/.test(location.pathname)`)
+  t.equal((await admin.get('AccessPolicy?name=Desk&_total=accurate')).body.total, 1)
+})
+
+t.test('settings, secrets, sites and search parameters are written', async (t) => {
+  const page = await openConsole(t, { baseUrl, email, path: '/project' })
+  const address = `/admin/projects/${project.id}`
+  const stored = async () => (await admin.get<Untyped>(address)).body.project
+  await page.shows(`document.querySelector('select[name=fullTextSearch]')`)
+  await selectOption(page, 'fullTextSearch', 'true')
+  await click(page, 'Save')
+  await reads(page, 'Saved')
+  t.match((await stored()).setting, [{ name: 'fullTextSearch', valueBoolean: true }])
+
+  await open(page, '/project/secrets')
+  await page.write('input[name=value]', 'the key')
+  await click(page, 'Save')
+  await reads(page, 'A secret needs a name')
+  await page.write('input[name=name]', 'PARTNER_KEY')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('PARTNER_KEY')`)
+  t.notOk(await page.value(`document.body.innerHTML.includes('the key')`))
+  t.match((await stored()).secret, [{ name: 'PARTNER_KEY', valueString: 'the key' }])
+
+  await open(page, '/project/sites')
+  await page.write('input[name=site]', 'Portal')
+  await click(page, 'Save')
+  await reads(page, 'Site Portal needs a list of domains')
+  await page.write('textarea[name=domain]', 'portal.example.org')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('portal.example.org')`)
+
+  await open(page, '/project/parameters')
+  await page.write('input[name=code]', 'eye')
+  await page.write('input[name=base]', 'Patient')
+  await page.write('input[name=expression]', 'Patient.gender.')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('form [role=alert], form [aria-invalid=true]')`)
+  await page.write('input[name=expression]', 'Patient.gender')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('Patient.gender')`)
+  t.same(await barriers(page), [])
+})
+
+t.test('shows undelivered events of a Subscription and sends them again', async (t) => {
+  const page = await openConsole(t, {
+    baseUrl,
+    email,
+    path: `/subscriptions/${subscription.id}`,
+  })
+  await page.shows(`document.querySelector('table')?.innerText.includes('Patient/${patient.id}')`)
+  await click(page, 'Send the newest version')
+  await reads(page, 'The newest version was queued for delivery')
+  const path = `/admin/projects/${project.id}/subscriptions/${subscription.id}`
+  await until(async () => (await admin.get<Untyped>(path)).body.deliveries.length > 1, 60_000)
+  await page.value(`document.querySelector('input[name=since]').focus()`)
+  await page.keys('0102')
+  await click(page, 'Redeliver failed events')
+  await reads(page, 'Complete the date and the time')
+  await page.value(`document.querySelector('input[name=since]').blur()`)
+  await page.value(`document.querySelector('input[name=since]').focus()`)
+  await page.keys('010220200830AM')
+  await click(page, 'Redeliver failed events')
+  await reads(page, 'deliveries queued again')
+  t.same(await barriers(page), [])
+})

@@ -1,0 +1,108 @@
+/** Runs of all bots, schedules by choices, and failures counted alike on every page. */
+import t from 'tap'
+import { ALL_QUEUES, openBotica } from '../../fixtures/botica.ts'
+import { aBot, eventually, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads, selectOption } from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+import { aPatient } from '../../fixtures/resources.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+exitWithoutChromium(t)
+// Its worker takes all waiting jobs of the database.
+const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: ALL_QUEUES }
+const botica = await openBotica(t, { worker: true, env })
+const { services, baseUrl, project, admin } = botica
+const { email } = await aPerson(services, project, { details: { admin: true } })
+const fields = (name: string) => ({ fields: { name } })
+const good = await aBot(botica, handler('return 1'), fields('Good bot'))
+const bad = await aBot(botica, handler('throw new Error("no such ward")'), fields('Bad bot'))
+for (const id of [good, bad]) await execute(admin, id)
+const page = await openConsole(t, { baseUrl, email, path: '/runs' })
+const ROWS = `document.querySelector('table[aria-label=Runs] tbody')?.innerText`
+
+t.test('the runs of all bots are listed by time, and selected by outcome and bot', async (t) => {
+  await page.shows(`${ROWS}?.includes('Good bot') && ${ROWS}.includes('Bad bot')`)
+  t.same(await barriers(page), [])
+  await click(page, 'failed')
+  await page.shows(`${ROWS}?.includes('no such ward') && !${ROWS}.includes('Good bot')`)
+  t.equal(await page.value('location.search'), '?status=failed')
+  await click(page, 'All')
+  await page.write('input[placeholder="All bots"]', 'Good')
+  await click(page, 'Good bot')
+  await page.shows(`location.search.includes('bot=${good}')`)
+  await page.shows(`${ROWS} && !${ROWS}.includes('no such ward')`)
+  await page.goto(`${baseUrl}console/runs?until=2020-01-01T00:00:00.000Z`)
+  await reads(page, 'No runs')
+})
+
+t.test('a run is opened from the list', async () => {
+  await page.goto(`${baseUrl}console/runs?status=failed`)
+  await page.press('table[aria-label=Runs] tbody a')
+  await reads(page, 'Run of Bad bot')
+  await reads(page, 'The run failed')
+})
+
+const schedule = async () => {
+  const { body } = await admin.get<Untyped>(`Bot/${good}`)
+  return { cron: body.cronString, zone: body.extension?.[0]?.valueString }
+}
+
+t.test('a form builds a schedule and shows its next runs before it is saved', async (t) => {
+  await page.setTimeZone('Asia/Tokyo')
+  await page.goto(`${baseUrl}console/schedules`)
+  await reads(page, 'No scheduled bots')
+  await click(page, 'New schedule')
+  await page.write('[role=dialog] input[placeholder="Choose a bot"]', 'Good')
+  await click(page, 'Good bot')
+  await page.shows(`document.querySelectorAll('#next-runs li').length === 5`)
+  t.same(await barriers(page), [])
+  await selectOption(page, 'kind', 'weekly')
+  await page.shows(`document.querySelector('#next-runs').innerText.match(/Monday/g)?.length === 5`)
+  await page.shows(`document.querySelector('#next-runs').innerText.includes('6:00')`)
+  t.same(await schedule(), { cron: undefined, zone: undefined }, 'nothing is stored before Save')
+  await page.press('#save-schedule')
+  await page.shows(`document.querySelector('table')?.innerText.includes('0 6 * * 1 (Asia/Tokyo)')`)
+  t.same(await schedule(), { cron: '0 6 * * 1', zone: 'Asia/Tokyo' })
+})
+
+t.test('a schedule is changed and removed on the page of its bot', async (t) => {
+  await page.press('table a')
+  await page.shows(`document.querySelector('select[name=kind]')?.value === 'weekly'`)
+  await selectOption(page, 'kind', 'minutes')
+  await page.press('#save-schedule')
+  await eventually(async () => ((await schedule()).cron === '*/15 * * * *' ? true : undefined))
+  await page.goto(await page.value('location.href'))
+  await page.shows(`document.querySelector('select[name=kind]')?.value === 'minutes'`)
+  await selectOption(page, 'kind', 'custom')
+  await page.write('input[name=cron]', 'every day')
+  await reads(page, 'This schedule cannot be used')
+  await reads(page, 'must have five fields')
+  t.same(await barriers(page), [])
+  await click(page, 'Remove the schedule')
+  await eventually(async () => ((await schedule()).cron === undefined ? true : undefined))
+  t.same(await schedule(), { cron: undefined, zone: undefined })
+})
+
+t.test(
+  'shows the same failures of a Subscription at home, in the list and on its page',
+  async (t) => {
+    const subscription = await admin.create({
+      resourceType: 'Subscription',
+      status: 'active',
+      reason: 'test',
+      criteria: 'Patient?',
+      channel: { type: 'rest-hook', endpoint: 'http://127.0.0.1:9/nobody' },
+    })
+    await admin.create(aPatient())
+    await page.goto(`${baseUrl}console/subscriptions/${subscription.id}`)
+    await page.shows(`document.querySelector('table')?.innerText.includes('failed')`)
+    await page.shows(String.raw`/active\s+failing[^]*Failed\s+1/.test(document.body.innerText)`)
+    t.same(await barriers(page), [])
+    await page.goto(`${baseUrl}console/subscriptions`)
+    await page.shows(`/active\\s*failing/.test(document.querySelector('table')?.innerText)`)
+    await page.goto(`${baseUrl}console/`)
+    await reads(page, 'A subscription has failed deliveries')
+    t.same(await barriers(page), [])
+  },
+)

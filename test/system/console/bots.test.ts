@@ -1,0 +1,117 @@
+/** A bot is written, deployed, broken, fixed and replayed by clicks alone. */
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'
+import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads, withText } from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+
+exitWithoutChromium(t)
+const botica = await openBotica(t, { worker: true, env: { BOT_INPUT_ARCHIVE: 'true' } })
+const { services, baseUrl, project, superAdmin } = botica
+await superAdmin.put(`Project/${project.id}`, {
+  ...project,
+  setting: [{ name: 'BOT_INPUT_ARCHIVE', valueBoolean: true }],
+})
+const { email } = await aPerson(services, project, { details: { admin: true } })
+const page = await openConsole(t, { baseUrl, email, path: '/bots' })
+
+/** The bench has an editor too. */
+const CODE = '.cm-content[aria-label="Code of the bot"]'
+
+const code = (body: string) =>
+  `export async function handler(medplum: any, event: { input: { name: string, gate?: string } }) {\n  ${body}\n}\n`
+
+t.test('a form requires a name and creates the bot', async () => {
+  await reads(page, 'No bots yet')
+  await click(page, 'New bot')
+  await page.shows(`document.querySelector('[role=dialog] form')`)
+  await page.press('[role=dialog] button[type=submit]')
+  await reads(page, 'A bot needs a name')
+  await page.write('[role=dialog] input', 'Greeter')
+  await page.press('[role=dialog] button[type=submit]')
+  await page.shows(
+    `location.pathname.startsWith('/console/bots/') && document.querySelector('${CODE}')`,
+  )
+  await reads(page, 'Greeter')
+})
+
+t.test('shows the line of a mistake in rejected code', async (t) => {
+  await page.write(CODE, code('const x: = 1'))
+  await page.press('#deploy')
+  await reads(page, 'The code was not deployed')
+  await reads(page, '(line 2, column')
+  await page.shows(`document.querySelector('.cm-lint-marker-error')`)
+  t.same(await barriers(page), [])
+})
+
+t.test('deploys valid code and runs it on the bench', async (t) => {
+  await page.write(
+    CODE,
+    code(
+      `console.log('Greeting', event.input.name)
+  await medplum.createResource({ resourceType: 'Basic', code: { text: 'greeting' } })${AT_GATE}
+  return { hello: event.input.name.toUpperCase() }`,
+    ),
+  )
+  await page.press('#deploy')
+  await reads(page, 'Deployed: the next run uses this code')
+  await page.press('#run')
+  await page.shows(`document.querySelector('#answer')?.textContent.includes('ADA')`)
+  t.same(await barriers(page), [])
+})
+
+t.test('the bench hides the answer of the last run while the next one runs', async () => {
+  const { gate, open } = aGate(botica.admin)
+  await page.write('[aria-label="Input"]', JSON.stringify({ name: 'Bob', gate }))
+  await page.press('#run')
+  await page.shows(`document.querySelector('#live')?.textContent.includes('Greeting Bob')`)
+  await page.shows(`!document.querySelector('#answer') && !${withText('Open this run')}`)
+  await open()
+  await page.shows(`document.querySelector('#answer')?.textContent.includes('BOB')`)
+  await page.shows(withText('Open this run'))
+})
+
+t.test('a run that fails shows why, with its log', async (t) => {
+  await page.write('[aria-label="Input"]', '{ "nobody": true }')
+  await page.press('#run')
+  await reads(page, 'Cannot read properties of undefined')
+  await click(page, 'Open this run')
+  await reads(page, 'The run failed')
+  await page.shows(`document.querySelector('#log')?.textContent.includes('Greeting')`)
+  await page.shows(`document.querySelector('#input')?.textContent.includes('"nobody": true')`)
+  await page.shows(`/POST Basic.*201.*Basic.*version 1/s.test(
+    document.querySelector('[aria-label="Calls and writes"]')?.textContent)`)
+  t.same(await barriers(page), [])
+})
+
+t.test('runs the fixed bot with the same input again', async () => {
+  const failed = await page.value<string>('location.pathname')
+  await page.goto(`${baseUrl}${failed.split('/runs')[0]?.slice(1)}`)
+  await page.shows(`document.querySelector('${CODE}')?.textContent.includes('Greeting')`)
+  await page.write(
+    CODE,
+    code("console.log('Mended')\n  return { hello: event.input.name ?? 'nobody' }"),
+  )
+  await page.press('#deploy')
+  await reads(page, 'Deployed: the next run uses this code')
+  await page.goto(`${baseUrl}${failed.slice(1)}`)
+  await page.press('#replay')
+  await page.shows(`location.pathname !== '${failed}'`)
+  await page.shows(`document.querySelector('#log')?.textContent.includes('Mended')`)
+})
+
+t.test('a log is read while it is written', async (t) => {
+  const [, , , id] = (await page.value<string>('location.pathname')).split('/')
+  await page.goto(`${baseUrl}console/bots/${id}`)
+  await reads(page, 'Listening')
+  await botica.admin.post(`Bot/${id}/$execute`, { name: 'Bob' })
+  await page.shows(`document.querySelector('#live')?.textContent.includes('Mended')`)
+  t.same(await barriers(page), [])
+  // Chromium itself reports the answers that refuse something, and that it may not keep the colours of text in an
+  // editor that other text is put in place of.
+  t.same(
+    page.complaints.filter((text) => !/status of 4\d\d|^Applying inline style/.test(text)),
+    [],
+  )
+})

@@ -1,0 +1,163 @@
+/** Records under their names: summaries, lists, selections, saved views, references and the search of all pages. */
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads } from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+
+exitWithoutChromium(t)
+const botica = await openBotica(t)
+const { services, baseUrl, project, admin } = botica
+const { email } = await aPerson(services, project, { details: { admin: true } })
+const patient = await admin.create({
+  resourceType: 'Patient',
+  name: [
+    { use: 'nickname', given: ['Mari'] },
+    { use: 'official', family: 'Quinones', given: ['Maria'] },
+  ],
+  birthDate: '1985-07-09',
+  gender: 'female',
+})
+const subject = { reference: `Patient/${patient.id}` }
+await admin.create({
+  resourceType: 'Condition',
+  clinicalStatus: {
+    coding: [
+      { system: 'http://terminology.hl7.org/CodeSystem/condition-clinical', code: 'active' },
+    ],
+  },
+  code: { text: 'Asthma' },
+  subject,
+})
+for (const [day, value] of [
+  ['2026-03-01', 23.42857142857143],
+  ['2026-04-01', 25],
+] as const) {
+  await admin.create({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { text: 'Body mass index' },
+    subject,
+    effectiveDateTime: day,
+    valueQuantity: { value, unit: 'kg/m2' },
+  })
+}
+const page = await openConsole(t, { baseUrl, email, path: '/resources/Observation' })
+
+const searchHasFocus = `document.activeElement?.getAttribute('aria-label')?.startsWith('Search records')`
+
+async function focus(selector: string): Promise<void> {
+  await page.act(
+    `!document.querySelector('[aria-label=Loading]') && document.querySelector('${selector}')`,
+    `found.scrollIntoView({ block: 'center' }); found.focus()`,
+  )
+}
+
+t.test('a list shows the names of its records and of their references', async (t) => {
+  await reads(page, 'Body mass index')
+  await reads(page, 'Maria Quinones')
+  await reads(page, '23.43 kg/m2')
+  await page.press('th[aria-sort] button')
+  await click(page, 'effective[x]')
+  await page.shows(`new URLSearchParams(location.search).get('_sort') === 'date'`)
+  t.same(await barriers(page), [])
+})
+
+t.test('a patient opens with a summary', async (t) => {
+  await click(page, 'Maria Quinones')
+  await page.shows(`document.querySelector('#title').textContent === 'Maria Quinones'`)
+  await reads(page, 'Asthma')
+  await reads(page, '1985-07-09 (')
+  await page.shows(`document.querySelector('.recharts-line')`)
+  t.same(await barriers(page), [])
+  await click(page, 'Edit')
+  await page.shows(`document.querySelector('input[name=birthDate]')?.value === '1985-07-09'`)
+})
+
+t.test('a type is chosen by typing a part of its name', async () => {
+  await page.goto(`${baseUrl}console/resources/Patient`)
+  await focus('input[value=Patient]')
+  await page.keys('observ')
+  await page.key('Enter')
+  await page.shows(`location.pathname === '/console/resources/Observation'`)
+})
+
+t.test('a new record shows the usual elements, and is saved only with content', async (t) => {
+  await page.goto(`${baseUrl}console/resources/Patient/new`)
+  await page.shows(`document.querySelector('#save')?.disabled`)
+  await focus('input[name=family]')
+  await page.keys('Okoro')
+  await page.shows(`!document.querySelector('#save').disabled`)
+  await page.press('#save')
+  await page.shows(`document.querySelector('#title').textContent === 'Okoro'`)
+  t.same(await barriers(page), [])
+  const { body } = await admin.get<{ total: number }>('Patient?family=Okoro&_total=accurate')
+  t.equal(body.total, 1)
+})
+
+t.test('a reference is picked by name', async (t) => {
+  await page.goto(`${baseUrl}console/resources/Condition/new`)
+  await focus('[data-element=subject] input[aria-label="Find a record"]')
+  await page.keys('quin')
+  await click(page, 'Maria Quinones')
+  await page.shows(
+    `document.querySelector('[data-element=subject] input[name=reference]').value === 'Patient/${patient.id}'`,
+  )
+  t.same(await barriers(page), [])
+  await page.press('#save')
+  await page.shows(`location.pathname.match(/Condition\\/[-0-9a-f]{36}$/)`)
+  const id = await page.value<string>(`location.pathname.split('/').at(-1)`)
+  const { body } = await admin.get(`Condition/${id}`)
+  t.same(body.subject, { ...subject, display: 'Maria Quinones' })
+})
+
+t.test('selected records are deleted together, after a question', async (t) => {
+  for (const name of ['One', 'Two', 'Three']) {
+    await admin.create({ resourceType: 'Organization', name })
+  }
+  await page.goto(`${baseUrl}console/resources/Organization`)
+  await page.press('[aria-label="Select One"]')
+  await page.press('[aria-label="Select Three"]')
+  await reads(page, '2 selected')
+  await click(page, 'Delete')
+  await reads(page, 'each can be restored')
+  t.same(await barriers(page), [])
+  await page.press('[data-confirm]')
+  await reads(page, '2 records deleted')
+  const { body } = await admin.get<{ entry: { resource: { name: string } }[] }>('Organization')
+  t.same(
+    body.entry.map(({ resource }) => resource.name),
+    ['Two'],
+  )
+})
+
+t.test('a search is kept as a view with its columns', async () => {
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones`)
+  await click(page, 'Saved views')
+  await focus('input[aria-label="Name of this view"]')
+  await page.keys('Mine')
+  await click(page, 'Save view')
+  await page.goto(`${baseUrl}console/resources/Patient`)
+  await reads(page, 'Okoro')
+  await click(page, 'Saved views')
+  await click(page, 'Mine')
+  await page.shows(`location.search === '?family=Quinones'`)
+})
+
+t.test('Ctrl-K finds records, bots and pages', async (t) => {
+  await page.goto(`${baseUrl}console/`)
+  await page.shows(`document.querySelector('#find')`)
+  await page.key('Find')
+  await page.shows(searchHasFocus)
+  await page.keys('quin')
+  await reads(page, 'Patient · 1985-07-09')
+  t.same(await barriers(page), [])
+  await page.key('Enter')
+  await page.shows(`location.pathname === '/console/resources/Patient/${patient.id}'`)
+  await page.press('#find')
+  await page.shows(searchHasFocus)
+  await page.keys('Subscrip')
+  await reads(page, 'Page')
+  await page.key('Enter')
+  await page.shows(`location.pathname === '/console/subscriptions'`)
+})

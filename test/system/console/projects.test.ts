@@ -1,0 +1,83 @@
+/**
+ * People of several projects, of one project only, and super administrators reach their projects in the console.
+ * Imports the system's Project, to show it in a list.
+ */
+import t from 'tap'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { exitWithoutChromium, openPage } from '../../fixtures/http/chromium.ts'
+import {
+  barriers,
+  click,
+  OPEN_MENU,
+  openConsole,
+  reads,
+  signInOn,
+} from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+
+exitWithoutChromium(t)
+const botica = await openBotica(t)
+const { services, baseUrl, project } = botica
+const other = await botica.createTenant()
+const projectName = ({ name }: { readonly [name: string]: unknown }) => String(name)
+
+t.test('a member of two projects switches without another password', async (t) => {
+  const person = await aPerson(services, project, { details: { admin: true } })
+  await aPerson(services, other.project, { user: person.user, details: { admin: true } })
+  const page = await openPage(t, ['--window-size=1440,900'])
+  await page.goto(`${baseUrl}console/p/${project.id}`)
+  await signInOn(page, person.email)
+  await page.shows(
+    `document.querySelector('[data-project]')?.textContent === '${projectName(project)}'`,
+  )
+  await page.press('[data-project]')
+  await page.shows(`document.querySelector('[role=menuitem]')`)
+  t.same(await barriers(page, OPEN_MENU), [])
+  await click(page, projectName(other.project))
+  await page.shows(
+    `document.querySelector('[data-project]')?.textContent === '${projectName(other.project)}'`,
+  )
+  await page.goto(`${baseUrl}console/p/${project.id}`)
+  await page.shows(
+    `document.querySelector('[data-project]')?.textContent === '${projectName(project)}'`,
+  )
+  t.same(page.complaints, [])
+})
+
+t.test('signs an account of one project in at the address of the project', async (t) => {
+  const { email } = await aPerson(services, project, {
+    isProjectScoped: true,
+    details: { admin: true },
+  })
+  const page = await openPage(t, ['--window-size=1440,900'])
+  await page.goto(`${baseUrl}console`)
+  await click(page, 'My account is for one project only')
+  t.same(await barriers(page), [])
+  await page.type('project', project.id)
+  await page.press('button[type=submit]')
+  await page.shows(`location.search.includes('project_id=${project.id}')`)
+  await signInOn(page, email)
+  await reads(page, projectName(project))
+})
+
+t.test('a super administrator joins a project to open it', async (t) => {
+  const { email } = await aPerson(
+    services,
+    { resourceType: 'Project', ...SYSTEM_PROJECT },
+    {
+      details: { admin: true },
+    },
+  )
+  const page = await openConsole(t, { baseUrl, email, path: '/service/projects' })
+  const row = `[...document.querySelectorAll('tr')].find((one) => one.textContent.includes('${projectName(other.project)}'))`
+  await page.act(`${row}?.querySelector('button')`, 'found.click()')
+  await reads(page, 'the audit trail records it')
+  t.same(await barriers(page), [])
+  await page.press('[data-confirm]')
+  await page.shows(
+    `document.querySelector('[data-project]')?.textContent === '${projectName(other.project)}'`,
+  )
+  const { text } = await other.admin.get('ProjectMembership?_count=100')
+  t.match(text, 'Practitioner/')
+})

@@ -1,0 +1,172 @@
+/** Records are found, made, edited, compared, brought back and saved as files; typed text outlives its session. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
+import {
+  barriers,
+  click,
+  endSession,
+  openConsole,
+  reads,
+  saved,
+  signInOn,
+} from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+
+exitWithoutChromium(t)
+const botica = await openBotica(t)
+const { services, baseUrl, project, admin } = botica
+const { email } = await aPerson(services, project, { details: { admin: true } })
+const patient = await admin.create({
+  resourceType: 'Patient',
+  name: [{ family: 'Quinones', given: ['Maria'] }],
+  gender: 'female',
+})
+await admin.create({
+  resourceType: 'Observation',
+  status: 'final',
+  code: { text: 'Heart rate' },
+  subject: { reference: `Patient/${patient.id}` },
+  effectiveDateTime: '2026-03-01T10:00:00Z',
+  valueQuantity: { value: 72, unit: '/min' },
+})
+const place = `console/resources/Patient/${patient.id}`
+const page = await openConsole(t, { baseUrl, email, path: '/resources/Patient' })
+const downloads = mkdtempSync(join(tmpdir(), 'botica-downloads-'))
+t.teardown(() => rmSync(downloads, { recursive: true, force: true }))
+
+t.test('the address holds the search, and the result can be saved as a table', async (t) => {
+  await reads(page, 'Quinones')
+  await reads(page, '1 in total')
+  await page.goto(`${baseUrl}console/resources/Patient?family=Nobody`)
+  await reads(page, 'Nothing found')
+  t.same(await barriers(page), [])
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones`)
+  await reads(page, 'family=Quinones')
+  await page.saveTo(downloads)
+  await click(page, 'Save the result')
+  await click(page, 'CSV')
+  t.match(await saved(join(downloads, 'Patient.csv')), /Quinones/)
+})
+
+t.test('shows why the service rejects a search', async (t) => {
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones`)
+  await page.write('input[aria-label=Parameter]', 'language')
+  await click(page, 'language')
+  await page.write('input[aria-label=Value]', 'es')
+  await click(page, 'Add')
+  await reads(page, 'language=es')
+  await reads(page, 'family=Quinones')
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones&birthdate=nonsense`)
+  await reads(page, 'Invalid date value: nonsense')
+  await reads(page, 'family=Quinones')
+  await reads(page, 'birthdate=nonsense')
+  t.same(await barriers(page), [])
+})
+
+t.test('a condition takes a picked date and rejects half a date at its field', async (t) => {
+  const DATE = 'input[type=date][aria-label=Value]'
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones`)
+  await page.write('input[aria-label=Parameter]', 'birthdate')
+  await click(page, 'birthdate')
+  await page.shows(`document.querySelector('${DATE}')`)
+  await page.value(`document.querySelector('select[aria-label=Comparison]').focus()`)
+  await page.keys('after')
+  await page.value(`document.querySelector('${DATE}').focus()`)
+  await page.keys('0102')
+  await click(page, 'Add')
+  await reads(page, 'Complete the date: day, month and year')
+  t.same(await barriers(page), [])
+  t.equal(await page.value('location.search'), '?family=Quinones')
+  await page.value(`document.querySelector('${DATE}').blur()`)
+  await page.value(`document.querySelector('${DATE}').focus()`)
+  await page.keys('01021900')
+  await click(page, 'Add')
+  await reads(page, 'birthdate=gt1900-01-02')
+})
+
+t.test('a record is edited as a form', async (t) => {
+  await page.goto(`${baseUrl}${place}/form`)
+  await page.write('input[name=family]', 'Quispe')
+  await page.press('#save')
+  await reads(page, 'Saved')
+  t.match((await admin.get(`Patient/${patient.id}`)).body, { name: [{ family: 'Quispe' }] })
+  t.same(await barriers(page), [])
+})
+
+t.test('JSON is judged while it is typed', async (t) => {
+  await page.goto(`${baseUrl}${place}/json`)
+  await page.write('.cm-content', '{ "resourceType": "Patient", ')
+  await reads(page, 'Not valid JSON of a record yet')
+  await page.write('.cm-content', JSON.stringify({ ...patient, gender: 'purple' }))
+  await reads(page, 'Patient.gender')
+  t.same(await barriers(page), [])
+  await page.press('#save')
+  await reads(page, 'The record was not saved')
+})
+
+t.test('typed text outlives its session', async (t) => {
+  await page.goto(`${baseUrl}${place}/json`)
+  await reads(page, 'This is text you typed earlier')
+  await page.write('.cm-content', JSON.stringify({ ...patient, gender: 'other' }))
+  await endSession(page)
+  // It may be served for some seconds more.
+  services.principals.forget()
+  await page.press('#save')
+  await reads(page, 'Your session has ended')
+  t.same(await barriers(page), [])
+  await click(page, 'Sign in again')
+  await signInOn(page, email)
+  await page.shows(`location.pathname === '/${place}/json'`)
+  await reads(page, 'This is text you typed earlier')
+  await page.shows(`document.querySelector('.cm-content').textContent.includes('"other"')`)
+  await page.press('#save')
+  await reads(page, 'Saved')
+  t.notMatch(await page.value('Object.keys(sessionStorage).join()'), /botica-draft/)
+})
+
+t.test('an older version is compared and brought back', async (t) => {
+  await page.goto(`${baseUrl}${place}/history`)
+  await reads(page, 'Restore version 1')
+  await page.shows(
+    `document.querySelector('.cm-mergeView .cm-changedLine, .cm-mergeView .cm-deletedLine')`,
+  )
+  t.same(await barriers(page), [])
+  await click(page, 'Restore version 1')
+  await reads(page, 'Restored as the newest version')
+  t.match((await admin.get(`Patient/${patient.id}`)).body, {
+    gender: 'female',
+    name: [{ family: 'Quinones' }],
+  })
+})
+
+t.test('a record is deleted and brought back', async () => {
+  await click(page, 'Delete')
+  await reads(page, 'Restore a version below')
+  await click(page, 'Restore version 1')
+  await reads(page, 'Restored as the newest version')
+})
+
+t.test('shows references to a resource and its history', async (t) => {
+  await page.goto(`${baseUrl}${place}/referrers`)
+  await reads(page, 'Observation')
+  await page.goto(`${baseUrl}${place}/timeline`)
+  await reads(page, 'Heart rate')
+  await reads(page, '72 /min')
+  t.same(await barriers(page), [])
+})
+
+t.test('a form creates a record', async (t) => {
+  await page.goto(`${baseUrl}console/resources/Basic/new`)
+  await page.write('input[name=value]', '42')
+  await page.press('#save')
+  await reads(page, 'The record was not saved')
+  await page.goto(`${baseUrl}console/resources/Organization/new`)
+  await page.write('input[name=name]', 'Clinic')
+  await page.press('#save')
+  await page.shows(`/Organization\\/[\\da-f-]{36}$/.test(location.pathname)`)
+  t.match((await admin.get('Organization?name=Clinic')).body, { entry: [{}] })
+})
