@@ -1,4 +1,4 @@
-/** Node's HTTP client. The worker makes the request, as for `fetch`: bodies are whole, and no connection stays open. */
+/** Node's HTTP client. The worker makes the request, as for `fetch`: what is sent is whole, and no connection stays open. */
 
 const { EventEmitter } = require('events')
 const { Readable, Writable } = require('stream')
@@ -33,8 +33,11 @@ const METHODS = ['DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT']
 class Agent {}
 
 class IncomingMessage extends Readable {
-  constructor({ status, statusText, headers, body, url }) {
-    super({ read() {} })
+  /** Names what has not arrived yet of the body. */
+  #rest
+
+  constructor({ status, statusText, headers, body, rest, url }) {
+    super()
     const { Buffer } = require('buffer')
     this.statusCode = status
     this.statusMessage = statusText ?? STATUS_CODES[status] ?? ''
@@ -46,13 +49,43 @@ class IncomingMessage extends Readable {
       .filter(([name]) => name !== 'content-encoding' && name !== 'content-length')
     this.headers = Object.fromEntries(kept)
     this.rawHeaders = kept.flat()
+    this.complete = false
+    this.#rest = rest
     if (body) this.push(Buffer.from(body, 'base64'))
-    this.push(null)
-    this.complete = true
+    if (rest === undefined) this.#complete()
+  }
+
+  _read() {
+    if (this.complete) return
+    this.#ask({}).then(
+      ({ bytes, isDone }) => {
+        if (bytes.length > 0) this.push(bytes)
+        if (isDone) this.#complete()
+      },
+      (error) => this.destroy(error),
+    )
+  }
+
+  _destroy(error, done) {
+    if (!this.complete) this.#ask({ isCancelled: true }).catch(() => {})
+    done(error)
   }
 
   setTimeout() {
     return this
+  }
+
+  #complete() {
+    this.complete = true
+    this.push(null)
+  }
+
+  async #ask(what) {
+    const { Buffer } = require('buffer')
+    const text = await host.call('body', JSON.stringify({ id: this.#rest, ...what }))
+    const { error, body = '', isDone } = JSON.parse(text)
+    if (typeof error === 'string') throw new Error(error)
+    return { bytes: Buffer.from(body, 'base64'), isDone }
   }
 }
 

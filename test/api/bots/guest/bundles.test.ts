@@ -1,6 +1,7 @@
 /** npm packages as esbuild bundles them for Node. */
 import { createPublicKey, generateKeyPairSync } from 'node:crypto'
 import { createServer } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import { buildSync } from 'esbuild'
@@ -149,3 +150,42 @@ t.test('follows redirects and decompresses responses in a bundle of node-fetch 2
   const answer = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
   t.same(answer.body, [201, '1', 'sent é', { packed: true }, true, 'FetchError'])
 })
+
+t.test(
+  'receives bodies that arrive slowly by the HTTP client of Node and a bundle of node-fetch 2',
+  async (t) => {
+    const server = createServer(async (request, response) => {
+      response.write('one ')
+      await sleep(60)
+      response.write('two ')
+      await sleep(60)
+      if (request.url === '/broken') response.destroy()
+      else response.end('thrée')
+    })
+    const port = await listen(t, server)
+    const source = `import fetch from 'node-fetch'
+    import { get } from 'node:http'
+    const read = (url) => new Promise((resolve, reject) =>
+      get(url, async (response) => {
+        const parts = []
+        try {
+          for await (const part of response) parts.push(part)
+          resolve([Buffer.concat(parts).toString(), response.complete])
+        } catch (error) {
+          reject(error)
+        }
+      }).on('error', reject))
+    const drop = (url) => new Promise((resolve) =>
+      get(url, (response) => response.once('data', (part) => resolve(response.destroy() && part.toString()))))
+    export async function handler(medplum, { input }) {
+      const broken = await read(input.url + '/broken').catch((error) => error instanceof Error)
+      const response = await fetch(input.url)
+      const late = (await fetch(input.url)).text()
+      return [await read(input.url), broken, await drop(input.url), await response.text(), await late]
+    }`
+    const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+    const { body } = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
+    const all = 'one two thrée'
+    t.same(body, [[all, true], true, 'one ', all, all])
+  },
+)
