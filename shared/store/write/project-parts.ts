@@ -81,6 +81,9 @@ const SETTINGS = {
   },
 } as const
 
+/** Settings that -1 switches off. */
+const CAN_BE_OFF = /(FhirQuota|rateLimit)$/i
+
 /** The only value of a setting, which the service otherwise ignores. */
 const ONLY_VALUES: Readonly<Record<string, string>> = {
   validateQuestionnaireResponse: 'refuse',
@@ -98,7 +101,7 @@ function checkSettings(project: Resource): void {
       const [name, type] = Object.entries(types).find(([one]) => one === item?.name) ?? []
       if (name === undefined || type === undefined) continue
       if (item[type] === undefined) throw badRequest(`${name} must have a ${type}`, path)
-      if (Number(item[type]) < 0 && !name.endsWith('FhirQuota')) {
+      if (Number(item[type]) < 0 && !CAN_BE_OFF.test(name)) {
         throw badRequest(`${name} must not be negative`, path)
       }
       const only = ONLY_VALUES[name]
