@@ -4,6 +4,7 @@ import { hash, randomBytes } from 'node:crypto'
 import { CLI_CLIENT, isSameSecret } from '../../shared/access/credentials/clients.ts'
 import { system } from '../../shared/access/project-context.ts'
 import { badRequest } from '../../shared/core/errors.ts'
+import { uuidFromBytes, uuidToBytes } from '../../shared/core/uuid.ts'
 import { type Resource, targetIn } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -16,7 +17,6 @@ export const UNGRANTED_MS = 600_000
 /** The command line tool has neither secret nor challenge. */
 const CLI_LOGIN_MS = 60_000
 const SECRET_BYTES = 32
-const UUID_BYTES = 16
 
 export async function createLogin(
   { repository }: Services,
@@ -107,15 +107,14 @@ export function loginUserId(login: Resource): string | undefined {
 
 /** Creates a code, cookie or refresh token: the Login's id for lookup, and 256 random bits, stored only as a digest. */
 export function newLoginSecret(loginId: string): string {
-  const id = Buffer.from(loginId.replaceAll('-', ''), 'hex')
+  const id = uuidToBytes(loginId)
   return Buffer.concat([id, randomBytes(SECRET_BYTES)]).toString('base64url')
 }
 
 /** Returns the id of the Login; undefined for malformed text. */
 export function loginIdFromSecret(secret: string): string | undefined {
   if (!/^[\w-]{64}$/.test(secret)) return undefined
-  const hex = Buffer.from(secret, 'base64url').subarray(0, UUID_BYTES).toString('hex')
-  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+  return uuidFromBytes(Buffer.from(secret, 'base64url'))
 }
 
 export function hashSecret(secret: string): string {

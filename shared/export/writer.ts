@@ -4,6 +4,7 @@
  */
 
 import { issue } from '../core/errors.ts'
+import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
 import { LeaseLost } from '../jobs/loop.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
@@ -17,14 +18,7 @@ import {
   type Position,
   type StoredBlock,
 } from './rows/files.ts'
-import {
-  addIssues,
-  type LineWriter,
-  type PartKind,
-  ROW_ID_BYTES,
-  UNREADABLE,
-  uuidFromBytes,
-} from './rows/jobs.ts'
+import { addIssues, type LineWriter, type PartKind, UNREADABLE } from './rows/jobs.ts'
 import { finishPart, type LeasedExportPart } from './rows/parts.ts'
 
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
@@ -84,7 +78,7 @@ class FileWriter implements LineWriter {
   readonly #record: BlockRecord
   #file: File
   #block: Block | undefined
-  readonly #lastId = Buffer.alloc(ROW_ID_BYTES)
+  readonly #lastId = Buffer.alloc(UUID_BYTES)
 
   constructor(exporting: Exporting, taken: LeasedExportPart, record: BlockRecord, file: File) {
     this.#exporting = exporting

@@ -1,5 +1,6 @@
 /** Definitions of FHIR and of the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
 import { createHash } from 'node:crypto'
+import { uuidFromBytes } from '../core/uuid.ts'
 import {
   isPlatformType,
   publishedProfileUrls,
@@ -101,8 +102,7 @@ export function publishedIdentity(url: string): {
   const bytes = createHash('sha1').update(URL_NAMESPACE).update(url).digest().subarray(0, 16)
   bytes.writeUInt8((bytes.readUInt8(6) & 0x0f) | 0x50, 6)
   bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8)
-  const id = bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
-  return { id, meta: META }
+  return { id: uuidFromBytes(bytes), meta: META }
 }
 
 export function publishedById(type: string, id: string): Resource | undefined {

@@ -231,16 +231,3 @@ export interface LineWriter {
   /** Records the row id of an unreadable row; `type` if not the file's. */
   bad(id: Buffer, type?: string): Promise<void>
 }
-
-/** Row ids as COPY returns them (binary), and as text. */
-
-export const ROW_ID_BYTES = 16
-
-export function uuidFromBytes(bytes: Buffer): string {
-  const hex = bytes.toString('hex')
-  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
-}
-
-export function uuidToBytes(uuid: string): Buffer {
-  return Buffer.from(uuid.replaceAll('-', ''), 'hex')
-}

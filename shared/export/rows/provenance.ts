@@ -2,6 +2,7 @@
 
 import { allSql } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
+import { uuidFromBytes } from '../../core/uuid.ts'
 import { isResourceType, storedParameters, typeName, typeNumber } from '../../fhir/definitions.ts'
 import { asArray, isObject, parseReference } from '../../fhir/resource.ts'
 import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
@@ -10,13 +11,7 @@ import { type Bind, binder } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
-import {
-  type ExportInput,
-  type LineWriter,
-  type PlannedJob,
-  type ProvenanceChoice,
-  uuidFromBytes,
-} from './jobs.ts'
+import type { ExportInput, LineWriter, PlannedJob, ProvenanceChoice } from './jobs.ts'
 import { type AskedExport, exportedTypes } from './scope.ts'
 import {
   type ChangedRow,

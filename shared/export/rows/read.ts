@@ -1,20 +1,14 @@
 /** Writes the lines of an export part: one type, several types, or listed rows. */
 import { decideContents } from '../../access/decisions/decide.ts'
 import type { Principal } from '../../access/principal.ts'
+import { uuidToBytes } from '../../core/uuid.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
 import { type CopySession, literal, type RowSink } from '../../postgres/copy.ts'
 import { type Bind, binder } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
-import {
-  type ExportPart,
-  type LineWriter,
-  type PlannedJob,
-  type Range,
-  type TypedPart,
-  uuidToBytes,
-} from './jobs.ts'
+import type { ExportPart, LineWriter, PlannedJob, Range, TypedPart } from './jobs.ts'
 import { provenanceChoice, provenanceLines } from './provenance.ts'
 import { compileRedaction, type Redaction } from './redact.ts'
 import {
