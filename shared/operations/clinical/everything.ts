@@ -61,13 +61,18 @@ export const everything: Operation = {
     const type = call.type as 'Patient' | 'Encounter' | 'Group'
     const cursor = readCursor(inputs.text('_cursor'))
     const types = readTypes(inputs)
+    const start = readDateRange(inputs, 'start')?.low
+    const end = readDateRange(inputs, 'end')?.high
+    if (start !== undefined && end !== undefined && start >= end) {
+      throw badRequest('"start" must not be after "end"', 'start')
+    }
     const page = await services.repository.compartment(principal, {
       type,
       id,
       types,
       since: readInstant(inputs, '_since'),
-      start: readDateRange(inputs, 'start')?.low,
-      end: readDateRange(inputs, 'end')?.high,
+      start,
+      end,
       count: Math.min(readCount(inputs, '_count', DEFAULT_COUNT), MAX_COUNT),
       offset: readOffset(inputs, cursor),
       after: cursor?.after,

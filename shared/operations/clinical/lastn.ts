@@ -14,8 +14,9 @@ import { searchsetEntry } from './everything.ts'
 const PAGE = 1000
 const MOST_PAGES = 10
 const MOST_OF_A_CODE = 1000
+const PAGING = ['_sort', '_count', '_cursor', '_offset']
 
-/** Errors: 400 without a patient and a category or code. */
+/** Errors: 400 without a patient and a category or code, and for parameters of sorting and paging. */
 export const lastn: Operation = {
   name: 'lastn',
   on: [{ type: 'Observation', level: 'type' }],
@@ -35,8 +36,11 @@ export const lastn: Operation = {
   async run(call) {
     const query = readLastnQuery(call.request)
     const max = parseMax(query.get('max') ?? '1')
-    for (const name of ['max', '_count', '_sort', '_cursor', '_offset']) query.delete(name)
+    query.delete('max')
     requireNarrow(query)
+    for (const name of PAGING) {
+      if (query.has(name)) throw badRequest('$lastn returns all in one page, newest first', name)
+    }
     query.set('_sort', '-date')
     const groups: Group[] = []
     const byKey = new Map<string, Group>()

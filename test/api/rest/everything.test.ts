@@ -193,6 +193,7 @@ t.test('rejects invalid requests', async (t) => {
     '_offset=10001',
     'start=ge2020',
     'end=yesterday',
+    'start=2024-02-03&end=2024-02-02',
     '_since=x',
     '_type=Pat',
     '_cursor=x',

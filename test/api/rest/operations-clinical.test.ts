@@ -131,6 +131,8 @@ t.test(
       `${path}&max=0`,
       `${path}&max=many`,
       `${path}&nothing=1`,
+      `${path}&_sort=date`,
+      `${path}&_count=1`,
     ]) {
       t.equal((await admin.get(wrong)).status, 400, wrong)
     }
