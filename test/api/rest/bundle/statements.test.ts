@@ -110,9 +110,11 @@ for (const [who, as] of [
   ['a super admin', botica.superAdmin],
 ] as const) {
   t.test(`runs a transaction of 500 entries in five round trips for ${who}`, async (t) => {
-    // Pipelined statements become two round trips if PostgreSQL answers the first before the second is ready.
+    // Pipelined statements become two round trips if PostgreSQL answers the first before the second is ready, and a
+    // session older than 2 s is read again.
     let made = await mixedTransaction(as)
-    for (let more = 0; more < 9 && made.trips > 5; more++) made = await mixedTransaction(as)
+    for (let more = 0; more < 9 && (made.trips > 5 || made.statements > 10); more++)
+      made = await mixedTransaction(as)
     t.same(made.answers, { 200: 350, 201: 150 })
     // Criteria and rows to change, rows of conditional changes, writes, rows to return, commit.
     t.ok(made.trips <= 5, `${made.trips} round trips`)
