@@ -87,21 +87,21 @@ async function savePatient(
   pid: Hl7Segment,
   number: Identifier,
 ): Promise<Patient> {
-  const others = repetitions(pid, 3).map((field) => identifierOf(field, 'id'))
+  const others = repetitions(pid, 3).map((field) => toIdentifier(field, 'id'))
   const patient: Patient = {
     resourceType: 'Patient',
     ...filled<Omit<Patient, 'resourceType'>>({
       identifier: [number, ...others.filter((other) => other?.value !== number.value)],
       // A29 deletes the person: the record stays, but must not be used any more.
-      active: triggerOf(message) !== 'A29',
-      name: repetitions(pid, 5).map(nameOf),
+      active: readTrigger(message) !== 'A29',
+      name: repetitions(pid, 5).map(toHumanName),
       telecom: [
-        ...repetitions(pid, 13).map((field) => contactOf(field, 'home')),
-        ...repetitions(pid, 14).map((field) => contactOf(field, 'work')),
+        ...repetitions(pid, 13).map((field) => toContactPoint(field, 'home')),
+        ...repetitions(pid, 14).map((field) => toContactPoint(field, 'work')),
       ],
       gender: genders[part(pid.getField(8), 1)],
-      birthDate: birthDateOf(part(pid.getField(7), 1)),
-      address: repetitions(pid, 11).map(addressOf),
+      birthDate: readBirthDate(part(pid.getField(7), 1)),
+      address: repetitions(pid, 11).map(toAddress),
     }),
   }
   return medplum.upsertResource(patient, { identifier: token(number) })
@@ -109,9 +109,9 @@ async function savePatient(
 
 async function saveEncounter(medplum: MedplumClient, message: Hl7Message, patient: Patient) {
   const pv1 = message.getSegment('PV1')
-  const status = pv1 && statusOf(message, pv1)
+  const status = pv1 && encounterStatus(message, pv1)
   if (pv1 === undefined || status === undefined) return
-  const number = identifierOf(repetitions(pv1, 19)[0], 'visit', 'VN')
+  const number = toIdentifier(repetitions(pv1, 19)[0], 'visit', 'VN')
   const encounter: Encounter = {
     resourceType: 'Encounter',
     ...(number && { identifier: [number] }),
@@ -121,7 +121,7 @@ async function saveEncounter(medplum: MedplumClient, message: Hl7Message, patien
       ...(classes[part(pv1.getField(2), 1)] ?? ambulatory),
     },
     subject: { reference: `Patient/${patient.id}` },
-    ...periodOf(pv1),
+    ...toPeriod(pv1),
   }
   if (number === undefined) await medplum.createResource(encounter)
   else await medplum.upsertResource(encounter, { identifier: token(number) })
@@ -149,32 +149,32 @@ const statuses: Partial<Record<Encounter['status'], string>> = {
   cancelled: 'A11 A27 A38',
 }
 
-function triggerOf(message: Hl7Message): string {
+function readTrigger(message: Hl7Message): string {
   return message.header.getComponent(9, 2)
 }
 
 /** An update of a visit that has ended already does not open it again. */
-function statusOf(message: Hl7Message, pv1: Hl7Segment): Encounter['status'] | undefined {
-  const trigger = triggerOf(message)
-  if (trigger === 'A08' && timeOf(pv1, 45) !== undefined) return 'finished'
+function encounterStatus(message: Hl7Message, pv1: Hl7Segment): Encounter['status'] | undefined {
+  const trigger = readTrigger(message)
+  if (trigger === 'A08' && readTime(pv1, 45) !== undefined) return 'finished'
   const known = Object.keys(statuses) as Encounter['status'][]
   return known.find((status) => statuses[status]?.split(' ').includes(trigger))
 }
 
-function timeOf(source: Hl7Segment, index: number): string | undefined {
+function readTime(source: Hl7Segment, index: number): string | undefined {
   return parseHl7DateTime(part(source.getField(index), 1))
 }
 
 /** FHIR takes no period that ends before it starts. */
-function periodOf(pv1: Hl7Segment): Pick<Encounter, 'period'> {
-  const start = timeOf(pv1, 44)
-  const end = timeOf(pv1, 45)
+function toPeriod(pv1: Hl7Segment): Pick<Encounter, 'period'> {
+  const start = readTime(pv1, 44)
+  const end = readTime(pv1, 45)
   const isOrdered = start === undefined || end === undefined || start <= end
   return filled({ period: filled({ start, end: isOrdered ? end : undefined }) })
 }
 
 /** As precise as the message is; a day that does not exist is left out. */
-function birthDateOf(value: string): string | undefined {
+function readBirthDate(value: string): string | undefined {
   const digits = /^\d{4,8}/.exec(value)?.[0] ?? ''
   const day = parseHl7DateTime(digits)?.slice(0, 10)
   return day?.slice(0, { 4: 4, 6: 7, 8: 10 }[digits.length] ?? 0) || undefined
@@ -184,23 +184,23 @@ function birthDateOf(value: string): string | undefined {
 function recordNumber(pid: Hl7Segment): Identifier | undefined {
   const fields = repetitions(pid, 3)
   const marked = fields.find((field) => part(field, 5) === 'MR' && part(field, 1) !== '')
-  return identifierOf(marked ?? fields[0], 'mrn', 'MR')
+  return toIdentifier(marked ?? fields[0], 'mrn', 'MR')
 }
 
 /** A CX: number, and the authority that gave it. */
-function identifierOf(
+function toIdentifier(
   field: Hl7Field | undefined,
   kind: string,
   type = part(field, 5),
 ): Identifier | undefined {
   const value = part(field, 1)
   if (value === '') return undefined
-  const system = systemOf(part(field, 4, 0), part(field, 4, 1), kind)
+  const system = identifierSystem(part(field, 4, 0), part(field, 4, 1), kind)
   const coding = [{ system: identifierTypes, code: type }]
   return { ...(/^[A-Z]{1,5}$/.test(type) && { type: { coding } }), system, value }
 }
 
-function systemOf(namespace: string, universalId: string, kind: string): string {
+function identifierSystem(namespace: string, universalId: string, kind: string): string {
   if (/^[0-2](\.(0|[1-9]\d*))+$/.test(universalId)) return `urn:oid:${universalId}`
   return `${localSystem}/${kind}${namespace === '' ? '' : `/${encodeURIComponent(namespace)}`}`
 }
@@ -212,7 +212,7 @@ function token({ system, value }: Identifier): string {
 
 const nameUses: Loose = { D: 'usual', L: 'official', M: 'maiden', N: 'nickname', T: 'temp' }
 
-function nameOf(field: Hl7Field): HumanName | undefined {
+function toHumanName(field: Hl7Field): HumanName | undefined {
   const use = nameUses[part(field, 7)]
   const family = part(field, 1, 0)
   const [given, prefix, suffix] = [[2, 3], [5], [4, 6]].map((list) =>
@@ -223,7 +223,7 @@ function nameOf(field: Hl7Field): HumanName | undefined {
 
 const addressUses: Loose = { B: 'work', BA: 'old', C: 'temp', H: 'home', HOME: 'home', O: 'work' }
 
-function addressOf(field: Hl7Field): Address | undefined {
+function toAddress(field: Hl7Field): Address | undefined {
   const use = addressUses[part(field, 7)]
   // Street address, dwelling number and street name may come in one or in parts.
   const street = [0, 2, 1].map((at) => part(field, 1, at)).filter(Boolean)
@@ -233,7 +233,7 @@ function addressOf(field: Hl7Field): Address | undefined {
 }
 
 /** An XTN: the number as it is written, or put together from its parts. */
-function contactOf(field: Hl7Field, place: 'home' | 'work'): ContactPoint | undefined {
+function toContactPoint(field: Hl7Field, place: 'home' | 'work'): ContactPoint | undefined {
   const equipment = part(field, 3)
   const email = part(field, 4) || (equipment === 'Internet' ? part(field, 1) : '')
   if (email) return { system: 'email', value: email, use: place }

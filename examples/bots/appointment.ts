@@ -17,7 +17,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<Hl7Message
   const sch = message.getSegment('SCH')
   const number = sch?.getComponent(2, 1) || sch?.getComponent(1, 1)
   if (!sch || !number) return message.buildAck({ ackCode: 'AE' })
-  const [start, end] = timesOf(message)
+  const [start, end] = readTimes(message)
   const pid = message.getSegment('PID')
   const name = `${pid?.getComponent(5, 2) ?? ''} ${pid?.getComponent(5, 1, 0) ?? ''}`.trim()
   await medplum.upsertResource(
@@ -34,7 +34,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<Hl7Message
 }
 
 /** From the first service; the end is the start and so many minutes. */
-function timesOf(message: Hl7Message): (string | undefined)[] {
+function readTimes(message: Hl7Message): (string | undefined)[] {
   const ais = message.getSegment('AIS')
   const start = parseHl7DateTime(ais?.getComponent(4, 1))
   const minutes = Number(ais?.getComponent(7, 1) || 0)

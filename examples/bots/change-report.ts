@@ -22,7 +22,10 @@ function describe(before: Patient, after: Patient): string {
   const names = new Set([...Object.keys(before), ...Object.keys(after)])
   names.delete('meta')
   // Names of their own members.
-  const textOf = (patient: Patient, name: string) => JSON.stringify(patient[name as keyof Patient])
-  const changed = [...names].filter((name) => textOf(before, name) !== textOf(after, name))
+  const elementText = (patient: Patient, name: string) =>
+    JSON.stringify(patient[name as keyof Patient])
+  const changed = [...names].filter(
+    (name) => elementText(before, name) !== elementText(after, name),
+  )
   return `${after.meta?.versionId}: ${changed.join(', ')} by ${after.meta?.author?.reference}`
 }

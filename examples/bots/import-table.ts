@@ -12,7 +12,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<string>) {
   const reply = await medplum.executeBatch({
     resourceType: 'Bundle',
     type: 'batch',
-    entry: lines.map(entryOf),
+    entry: lines.map(toEntry),
   })
   const statuses = (reply.entry ?? []).map((entry) => entry.response?.status?.slice(0, 3))
   return {
@@ -22,7 +22,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<string>) {
   }
 }
 
-function entryOf(line: string): BundleEntry {
+function toEntry(line: string): BundleEntry {
   const [value = '', family = '', given = '', birthDate = ''] = line.split(';')
   return {
     request: { method: 'POST', url: 'Patient', ifNoneExist: `identifier=${system}|${value}` },

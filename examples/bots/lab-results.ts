@@ -34,7 +34,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<Hl7Message
   try {
     if (message.header.getComponent(9, 1) !== 'ORU') throw new Error('Not a message of results')
     const patient = await savePatient(medplum, message)
-    const entry = entriesOf(message, createReference(patient))
+    const entry = toEntries(message, createReference(patient))
     await medplum.executeBatch({ resourceType: 'Bundle', type: 'transaction', entry })
     return message.buildAck()
   } catch (error) {
@@ -58,7 +58,7 @@ async function savePatient(medplum: MedplumClient, message: Hl7Message): Promise
 }
 
 /** A report goes in before its results; both are found again by their numbers. */
-function entriesOf(message: Hl7Message, subject: Reference<Patient>): BundleEntry[] {
+function toEntries(message: Hl7Message, subject: Reference<Patient>): BundleEntry[] {
   const entries: BundleEntry[] = []
   let order = ''
   for (const segment of message.segments) {
@@ -85,7 +85,7 @@ function reportEntry(obr: Hl7Segment, order: string, subject: Reference<Patient>
       resourceType: 'DiagnosticReport',
       identifier: [{ system: fillers, value: order }],
       status: statuses[obr.getComponent(25, 1)] === 'final' ? 'final' : 'registered',
-      code: conceptOf(obr, 4),
+      code: toConcept(obr, 4),
       subject,
       result: [],
     },
@@ -104,7 +104,7 @@ function resultEntry(obx: Hl7Segment, number: string, subject: Reference<Patient
       resourceType: 'Observation',
       identifier: [{ system: results, value: number }],
       status: statuses[obx.getComponent(11, 1)] ?? 'registered',
-      code: conceptOf(obx, 3),
+      code: toConcept(obx, 3),
       subject,
       ...(time && { effectiveDateTime: time }),
       ...(isNumber
@@ -115,7 +115,7 @@ function resultEntry(obx: Hl7Segment, number: string, subject: Reference<Patient
   }
 }
 
-function conceptOf(segment: Hl7Segment, field: number): CodeableConcept {
+function toConcept(segment: Hl7Segment, field: number): CodeableConcept {
   const code = segment.getComponent(field, 1)
   const display = segment.getComponent(field, 2)
   const isLoinc = segment.getComponent(field, 3) === 'LN'

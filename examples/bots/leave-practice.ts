@@ -1,5 +1,5 @@
 /**
- * Input: `{ patient, reason }`. Closes the chart of a patient who leaves the practice: deletes proposed appointments,
+ * Input: `{ patient, reason }`. Closes the chart of a departing patient: deletes proposed appointments,
  * counts the other resources, and stores a Flag with the reason. The reason must be a code of a published value set.
  */
 import {

@@ -12,7 +12,7 @@ import type { BenchProject, Stage } from './stage.ts'
 
 const RESOURCES = 20_000
 const MINUTE_MS = 60_000
-/** Calls per second by kind; a tenth of what two cores do. */
+/** Calls per second by kind; a tenth of the capacity of two cores. */
 const RATES = { read: 20, search: 12, create: 8, update: 4, echo: 10, write: 3 } as const
 const CONNECTIONS = 64
 /** Growth that is still noise. */

@@ -1,5 +1,5 @@
 /**
- * The web socket of one agent: who it is, its messages to bots, and the service's requests to it. The types of the
+ * The web socket of one agent: its identity, its messages to bots, and the service's requests to it. The types of the
  * protocol are those of Medplum's agent, 5.1.
  */
 import { randomUUID } from 'node:crypto'

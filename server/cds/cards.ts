@@ -1,4 +1,4 @@
-/** Checks what a Bot answers to a client of CDS Hooks. https://cds-hooks.hl7.org/2.0/#cds-service-response */
+/** Checks a Bot's answer to a CDS Hooks client. https://cds-hooks.hl7.org/2.0/#cds-service-response */
 import { badRequest } from '../../shared/core/errors.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 

@@ -28,7 +28,7 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   ctx.status = status
 }
 
-/** Sends a page that loads only from this service and what `sources` admits; it is not framed. */
+/** Sends a page that loads only from this service and from `sources`; it is not framed. */
 export function sendHtml(ctx: Context, html: string, sources: readonly string[]): void {
   const policy = [
     "default-src 'none'",

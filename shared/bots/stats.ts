@@ -262,13 +262,13 @@ function negated([kind, name, count]: Counts[number]): Counts[number] {
 function outcomes(counts: Counts): Outcomes {
   const { ok: succeeded = 0, ...failed } = pickCounts(counts, 'outcome')
   const runTime = histogram(pickCounts(counts, 'run'))
-  return { started: succeeded + sumOf(failed), succeeded, failed, runTime }
+  return { started: succeeded + sumCounts(failed), succeeded, failed, runTime }
 }
 
 function histogram({ sum = 0, ...buckets }: Record<string, number>): Histogram {
-  return { count: sumOf(buckets), sumMs: sum, buckets }
+  return { count: sumCounts(buckets), sumMs: sum, buckets }
 }
 
-function sumOf(counts: Readonly<Record<string, number>>): number {
+function sumCounts(counts: Readonly<Record<string, number>>): number {
   return Object.values(counts).reduce((total, count) => total + count, 0)
 }

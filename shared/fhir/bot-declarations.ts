@@ -21,7 +21,7 @@ interface BotHosts {
 const ANY_MAIL = 'mailto:*'
 
 /**
- * Returns what the Bot is limited to; undefined without limits. If `isRequired`, a Bot that names no secrets has none,
+ * Returns the secrets and hosts that the Bot names; undefined without limits. If `isRequired`, a Bot that names no secrets has none,
  * and one that names no hosts calls none.
  */
 export function readDeclarations(bot: Resource, isRequired: boolean): BotDeclarations | undefined {

@@ -1,4 +1,4 @@
-/** Mail settings of a Project: its server (`smtp…`, with the password among its secrets), and who gets dead letters. */
+/** Mail settings of a Project: its server (`smtp…`, with the password among its secrets), and the recipients of dead letters. */
 import { findSetting } from '../access/project-context.ts'
 import { blockedReason, type Outbound } from '../core/config/outbound.ts'
 import { badRequest } from '../core/errors.ts'

@@ -1,4 +1,4 @@
-/** Policies of invited members for whom the invitation names none: `Project.defaultAccessPolicies`. */
+/** Policies of members whose invitation names none: `Project.defaultAccessPolicies`. */
 import type { Principal } from '../access/principal.ts'
 import { isObject, type Reference, type Resource } from '../fhir/resource.ts'
 import type { Repository } from '../store/repository.ts'

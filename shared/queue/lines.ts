@@ -25,7 +25,7 @@ const MICROS = `
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]`
 
-/** Lua: returns `heads`, a part of the line, each with its age in ms, after what is in `reply`. */
+/** Lua: returns `heads`, a part of the line, each with its age in ms, appended to `reply`. */
 const AGES = `
 for i = 1, #heads, 2 do
   table.insert(reply, heads[i])

@@ -1,6 +1,6 @@
 /**
- * Streamed answers: a worker sends the chunks of a run to the web process whose caller waits, which reports what the
- * socket has taken. Redis pub/sub may lose messages, so chunks are numbered and a gap cuts the answer.
+ * Streamed answers: a worker sends the chunks of a run to the web process of the waiting caller, which reports how
+ * much the socket has taken. Redis pub/sub may lose messages, so chunks are numbered and a gap cuts the answer.
  */
 import type { Logger } from '../core/log.ts'
 import { type Bus, messageKind } from '../redis/bus.ts'

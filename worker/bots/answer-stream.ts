@@ -153,7 +153,7 @@ class BotAnswer implements AnswerStream {
     if (!isObject(asked)) throw new Error('The call is not an object')
     if (this.#isEnded) throw new Error('The answer has ended')
     if (isObject(asked.start)) await this.#start(readHead(asked.start))
-    if (Array.isArray(asked.parts)) await this.#write(Buffer.concat(asked.parts.map(bytesOf)))
+    if (Array.isArray(asked.parts)) await this.#write(Buffer.concat(asked.parts.map(toBytes)))
     if (asked.end === true) await this.#end()
   }
 
@@ -226,7 +226,7 @@ function readHead({ status, headers }: Readonly<Record<string, unknown>>): Strea
   return { status: code, headers: { ...rest, 'content-type': safeContentType(type) } }
 }
 
-function bytesOf(part: unknown): Buffer {
+function toBytes(part: unknown): Buffer {
   if (typeof part === 'string') return Buffer.from(part)
   const { bytes } = isObject(part) ? part : {}
   return Buffer.from(typeof bytes === 'string' ? bytes : '', 'base64')

@@ -116,7 +116,7 @@ export class Bridge implements Host {
       const asked = readPayload(payload)
       switch (kind) {
         case 'fhir':
-          return replyText(await this.#noted(asked.method, pathOf(asked.path), this.#fhir(asked)))
+          return replyText(await this.#noted(asked.method, fhirPath(asked.path), this.#fhir(asked)))
         case 'fetch': {
           const place = withoutQuery(asked.url)
           return JSON.stringify(await this.#noted(asked.method, place, this.#fetch(asked)))
@@ -184,7 +184,7 @@ export class Bridge implements Host {
     const isSigned = path.startsWith('/storage/')
     const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
     if (asked.method === 'POST' && AGENT_CALL.test(path) && this.#isMuted(path)) {
-      return outcomeOf(200, allOk)
+      return answerOutcome(200, allOk)
     }
     if (!isFhir && !isSigned) return await this.#platform(asked, path)
     if (!isRead(asked.method, path)) await this.#write()
@@ -242,7 +242,7 @@ export class Bridge implements Host {
       const body = JSON.stringify(sessionDetails(this.#options.session))
       return { status: 200, headers: { 'Content-Type': JSON_TYPE }, body }
     }
-    return outcomeOf(404, notFound().outcome)
+    return answerOutcome(404, notFound().outcome)
   }
 
   async #email({ body }: Asked): Promise<Answered> {
@@ -250,7 +250,7 @@ export class Bridge implements Host {
     const mail = parseBody(body ?? '')
     if (this.#isMuted('/email/v1/send')) checkMail(services, session.principal, mail)
     else await sendEmail(services, session.principal, mail, signal)
-    return outcomeOf(200, allOk)
+    return answerOutcome(200, allOk)
   }
 
   async #invite(projectId: string, { body }: Asked): Promise<Answered> {
@@ -275,7 +275,7 @@ export class Bridge implements Host {
     try {
       return await call()
     } catch (error) {
-      if (error instanceof HttpError) return outcomeOf(error.status, error.outcome)
+      if (error instanceof HttpError) return answerOutcome(error.status, error.outcome)
       throw error
     }
   }
@@ -289,7 +289,7 @@ export class Bridge implements Host {
   }
 }
 
-function pathOf(path: string): string {
+function fhirPath(path: string): string {
   return path.replace(/^\/?(fhir\/R4\/?)?/, '')
 }
 
@@ -360,7 +360,7 @@ async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
   return wholeBody(reply)
 }
 
-function outcomeOf(status: number, outcome: unknown): Answered {
+function answerOutcome(status: number, outcome: unknown): Answered {
   const headers = { 'Content-Type': 'application/fhir+json' }
   return { status, headers, body: JSON.stringify(outcome) }
 }

@@ -20,7 +20,7 @@ import {
   type ToExecutor,
 } from '../executor/messages.ts'
 import { executorInput, keepCaches } from './executor-sources.ts'
-import { memoryOf, stepBehindOnceBusy } from './linux.ts'
+import { readMemory, stepBehindOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
 
 const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))
@@ -175,7 +175,8 @@ export class ExecutorProcess {
     const id = ++this.#lastRun
     const { promise, resolve } = Promise.withResolvers<Ended>()
     this.#restSeenAt = 0
-    if (this.active.size === 0) this.#restingRssMb = this.rssMb || (memoryOf(this.pid)?.rssMb ?? 0)
+    if (this.active.size === 0)
+      this.#restingRssMb = this.rssMb || (readMemory(this.pid)?.rssMb ?? 0)
     const deadline = setTimeout(
       () => this.kill({ cause: 'timeout', guilty: id }),
       wallMs + DEADLINE_GRACE_MS,
@@ -231,7 +232,7 @@ export class ExecutorProcess {
     const rests = this.active.size === 0 && this.#hasSpoken
     if (rests && Date.now() - this.#restSeenAt < LOOK_MS) return
     this.#restSeenAt = rests ? Date.now() : 0
-    const { rssMb, ownMb } = memoryOf(this.pid) ?? this
+    const { rssMb, ownMb } = readMemory(this.pid) ?? this
     this.rssMb = rssMb
     this.ownMb = ownMb
     if (this.active.size === 0) return

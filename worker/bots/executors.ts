@@ -17,7 +17,7 @@ import {
   remainingMs,
 } from './executor-process.ts'
 import { Tenant } from './executor-tenant.ts'
-import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from './run-result.ts'
+import { type BotRun, failed, type RunFailure, type RunResult, toRunResult } from './run-result.ts'
 import { Spares } from './spare-executors.ts'
 
 export interface ExecutorsOptions {
@@ -141,7 +141,7 @@ export class Executors {
         if (active.deadline === undefined) throw unavailable('Bot executor')
         return this.#failed(active, 'crash')
       }
-      if (ended.t === 'done') return resultOf(run, ended)
+      if (ended.t === 'done') return toRunResult(run, ended)
       const failure = this.#judge(active, ended.death, isApart || ended.isGuilty, repeats)
       if (failure) return this.#failed(active, failure)
       isApart = ended.isGuilty === undefined || this.#quarantine.holds(run)
@@ -351,7 +351,7 @@ class Quarantine {
 
   /** True for a bot version that killed two executors in 10 minutes; a new version starts clean. */
   holds(run: BotRun): boolean {
-    return (this.#kills.get(versionOf(run))?.length ?? 0) >= KILLS
+    return (this.#kills.get(versionKey(run))?.length ?? 0) >= KILLS
   }
 
   get heldVersions(): number {
@@ -360,14 +360,14 @@ class Quarantine {
 
   recordKill(run: BotRun): void {
     const since = Date.now() - KILLS_WITHIN_MS
-    const before = this.#kills.get(versionOf(run)) ?? []
+    const before = this.#kills.get(versionKey(run)) ?? []
     if (before.length >= KILLS) return
     const recent = before.filter((at) => at > since)
-    this.#kills.set(versionOf(run), [...recent, Date.now()])
+    this.#kills.set(versionKey(run), [...recent, Date.now()])
   }
 
   condemn(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
-    this.#kills.set(versionOf(version), Array(KILLS).fill(Date.now()))
+    this.#kills.set(versionKey(version), Array(KILLS).fill(Date.now()))
   }
 
   /** Runs alone in a separate process; undefined when it was cancelled or out of time before. */
@@ -389,6 +389,6 @@ class Quarantine {
   }
 }
 
-function versionOf({ botKey, codeHash }: Pick<BotRun, 'botKey' | 'codeHash'>): string {
+function versionKey({ botKey, codeHash }: Pick<BotRun, 'botKey' | 'codeHash'>): string {
   return `${botKey} ${codeHash}`
 }

@@ -113,7 +113,7 @@ class PartialBody {
     this.#stop = stop
   }
 
-  /** Returns what arrives within this time. */
+  /** Returns the bytes that arrive within this time. */
   read(ms: number): Promise<Part> {
     return this.#inTurn(async () => {
       const late = Promise.withResolvers<undefined>()

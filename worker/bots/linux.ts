@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority, setPriority } from 'node:os'
 import { platform } from 'node:process'
 
-export function memoryOf(
+export function readMemory(
   pid: number,
 ): { readonly rssMb: number; readonly ownMb: number } | undefined {
   if (platform !== 'linux') return undefined

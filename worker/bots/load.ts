@@ -133,7 +133,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     if (content.size === 0) throw badRequest('No executable code')
     code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }
-  const file = fileOf(bot)
+  const file = codeFile(bot)
   return {
     bot,
     code,
@@ -157,7 +157,7 @@ export function codeKey({ botId, botVersion, label }: ExecuteJob): string {
 }
 
 /** Sanitizes the title, which becomes part of stack traces. */
-function fileOf(bot: Resource): string {
+function codeFile(bot: Resource): string {
   const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
   const name = typeof title === 'string' ? title.replaceAll(/[^\w.-]/g, '_').slice(-100) : ''
   return name === '' ? 'index.js' : name

@@ -112,7 +112,7 @@ function countRuns({ aCounter, aGauge, aHistogram }: Makers) {
   /** Counts a started run. The returned function ends it with `ok` or the failure; times in ms. */
   return (job: ExecuteJob) => {
     const mine = place(job)
-    const mode = modeOf(job)
+    const mode = runMode(job)
     mine.running++
     return (outcome: string, queuedMs: number, ranMs: number): void => {
       mine.running--
@@ -188,7 +188,7 @@ function watchExecutors({ aGauge }: Makers, stats: () => ExecutorsStats): void {
   aGauge('bot_executor_rss_megabytes', 'Resident memory of the executors', [], one('rssMb'))
 }
 
-function modeOf({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
+function runMode({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
   if (delivery) return 'event'
   return asynchronous ? 'async' : 'sync'
 }

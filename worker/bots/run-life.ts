@@ -173,7 +173,7 @@ function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): b
   return reason instanceof RunLeaseLost
 }
 
-export function endOf(
+export function endAttempt(
   { job, signal }: { readonly job: ExecuteJob; readonly signal: AbortSignal },
   bridge: Bridge,
   report: RunReport,

@@ -12,7 +12,7 @@ import type { Executors } from './executors.ts'
 import type { FetchRecorder } from './fetch-recording.ts'
 import { codeKey, createRunToken, eventText, type Loader, NO_TOKEN } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
-import { endOf } from './run-life.ts'
+import { endAttempt } from './run-life.ts'
 import type { RunReport, RunReports } from './run-reports.ts'
 import { type Attempt, type Attempted, isKilled } from './run-result.ts'
 import type { Hold } from './slots.ts'
@@ -112,7 +112,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
   bridge.end()
   if (isKilled(result.failure)) controller.abort()
   metrics.used(result)
-  return endOf({ job, signal: controller.signal }, bridge, report, result)
+  return endAttempt({ job, signal: controller.signal }, bridge, report, result)
 }
 
 interface Called {

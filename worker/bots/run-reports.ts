@@ -175,7 +175,7 @@ function createRecentRuns(services: Services) {
       log.warn({ runId, cause }, 'The input of a bot run could not be kept')
       return undefined
     })
-    void batches.add(rowOf(record, archive))
+    void batches.add(toRow(record, archive))
   }
 
   return {
@@ -183,7 +183,7 @@ function createRecentRuns(services: Services) {
     add(record: RunRecord): void {
       grown.add(record.job.botId)
       if (record.recorder === undefined || keeping.size >= MAX_KEEPING) {
-        void batches.add(rowOf(record))
+        void batches.add(toRow(record))
         return
       }
       const kept = keepAndAdd(record).finally(() => keeping.delete(kept))
@@ -211,7 +211,7 @@ function archiveRun(storage: Services['storage'], record: RunRecord): Promise<In
   })
 }
 
-function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
+function toRow(record: RunRecord, archive?: InputArchive): BotRunRow {
   const { job, session, failure, error, startedAt, endedAt, result, attempt, log } = record
   return {
     bot: job.botId,
@@ -229,7 +229,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       hold: record.hold,
       key: job.turn?.key.split(':').at(-1),
       replaced: job.replaced,
-      mode: modeOf(job),
+      mode: runMode(job),
       requester: job.requester,
       runAs: session.principal.profile,
       traceId: job.traceId,
@@ -241,7 +241,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
   }
 }
 
-function modeOf(job: ExecuteJob): BotRunRecord['mode'] {
+function runMode(job: ExecuteJob): BotRunRecord['mode'] {
   if (job.scheduled !== undefined) return 'schedule'
   if (job.subscription !== undefined) return 'event'
   return job.asynchronous === true ? 'async' : 'sync'
@@ -298,7 +298,7 @@ function createAudit({ log, repository }: Services) {
     /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
     async add(record: RunRecord): Promise<void> {
       if (!isWanted(record)) return
-      const destinations = destinationsOf(record.bot)
+      const destinations = auditDestinations(record.bot)
       if (destinations.includes('log')) {
         const { outcomeDesc: _, ...event } = auditEvent(record)
         log.info({ auditEvent: event }, 'Bot run')
@@ -322,7 +322,7 @@ function isWanted({ bot, failure, log }: RunRecord): boolean {
   }
 }
 
-function destinationsOf({ auditEventDestination }: Resource): readonly unknown[] {
+function auditDestinations({ auditEventDestination }: Resource): readonly unknown[] {
   return Array.isArray(auditEventDestination) ? auditEventDestination : ['resource']
 }
 
@@ -343,7 +343,7 @@ function auditEvent(record: RunRecord): Resource {
     agent: [
       ...(job.requester === undefined
         ? []
-        : [{ who: { reference: job.requester }, requestor: true, ...networkOf(job) }]),
+        : [{ who: { reference: job.requester }, requestor: true, ...networkAgent(job) }]),
       { who: { reference: session.principal.profile }, requestor: false },
     ],
     source: { observer: bot },
@@ -359,11 +359,11 @@ function auditEvent(record: RunRecord): Resource {
 }
 
 /** https://hl7.org/fhir/R4/valueset-network-type.html: an IP address */
-function networkOf({ agent }: ExecuteJob) {
+function networkAgent({ agent }: ExecuteJob) {
   return agent === undefined ? {} : { network: { address: agent.remoteAddress, type: '2' } }
 }
 
-/** The Agent, with the channel and addresses of the message; `forwardedFor` is what the client claims. */
+/** The Agent, with the channel and addresses of the message; `forwardedFor` is the client's claim. */
 function agentEntity({ agent }: ExecuteJob): readonly object[] {
   if (agent === undefined) return []
   const { reference, display: _, ...hints } = agent

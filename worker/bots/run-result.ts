@@ -82,7 +82,7 @@ export interface HostCall {
 }
 
 /** Converts the executor's answer; a failure's body becomes an OperationOutcome with the run id. */
-export function resultOf(
+export function toRunResult(
   run: BotRun,
   { message: { t: _, run: __, failure, ...done }, body, log }: Ended,
 ): RunResult {

@@ -218,7 +218,7 @@ function beat(): void {
   say({ t: 'beat', isolates: running.size + warm.idleCount })
 }
 
-/** Each write wakes the worker, so what is said in one turn of the event loop goes together. */
+/** Each write wakes the worker, so the messages of one turn of the event loop go together. */
 function say(message: FromExecutor, ...parts: string[]): void {
   if (pipe.writableCorked === 0) {
     pipe.cork()

@@ -33,7 +33,7 @@ interface ConnectionOptions {
   readonly medplum: MedplumClient
   readonly agentId: string
   readonly version: string
-  /** Answers a request of the service; what it throws becomes `agent:error`. */
+  /** Answers a request of the service; its exceptions become `agent:error`. */
   handle(request: ServiceRequest): Promise<object>
 }
 

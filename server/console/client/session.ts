@@ -131,7 +131,7 @@ export async function signOut(): Promise<void> {
 const MeContext = createContext<Me | undefined>(undefined)
 export const MeProvider = MeContext.Provider
 
-/** Returns who is signed in, and keeps their Project for the next sign-in in this tab. */
+/** Returns the signed-in user, and keeps their Project for the next sign-in in this tab. */
 export async function readMe(): Promise<Me> {
   const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
   sessionStorage.setItem(PROJECT, me.project.id)

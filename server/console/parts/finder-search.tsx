@@ -107,7 +107,7 @@ function addressed(text: string, types: readonly string[]): readonly Place[] {
   return isId ? [{ href: `/resources/${name}/${id}`, title: `${name}/${id}`, kind: name }] : []
 }
 
-/** Types with the parameters that find one by what a person remembers. */
+/** Types with the parameters that people search by. */
 const SEARCHES: readonly (readonly [type: string, parameters: readonly string[]])[] = [
   ['Patient', ['name', 'identifier']],
   ['Practitioner', ['name', 'identifier']],

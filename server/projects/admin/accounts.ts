@@ -166,7 +166,7 @@ export async function inviteAgain(
 }
 
 /**
- * Removes the second factor of a member who has lost it; the next sign-in asks for another one if it is required. Ends
+ * Removes a member's lost second factor; the next sign-in asks for another one if it is required. Ends
  * the sessions of the account. Errors: 400 without a second factor, 403 for an account of the whole service, whose other
  * Projects it protects as well; 404.
  */

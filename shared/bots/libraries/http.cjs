@@ -1,4 +1,4 @@
-/** Node's HTTP client. The worker makes the request, as for `fetch`: what is sent is whole, and no connection stays open. */
+/** Node's HTTP client. The worker makes the request, as for `fetch`: request bodies are sent whole, and no connection stays open. */
 
 const { EventEmitter } = require('events')
 const { Readable, Writable } = require('stream')
@@ -33,7 +33,7 @@ const METHODS = ['DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT']
 class Agent {}
 
 class IncomingMessage extends Readable {
-  /** Names what has not arrived yet of the body. */
+  /** Id of the body's outstanding parts. */
   #rest
 
   constructor({ status, statusText, headers, body, rest, url }) {
@@ -194,16 +194,16 @@ class ClientRequest extends Writable {
   }
 }
 
-function optionsOf(address) {
+function readOptions(address) {
   const { protocol, hostname, port, pathname, search, username, password } = new URL(address)
   const auth = username ? `${decodeURIComponent(username)}:${decodeURIComponent(password)}` : ''
   return { protocol, hostname, port, path: `${pathname}${search}`, auth }
 }
 
-function moduleOf(protocol) {
+function createModule(protocol) {
   function request(first, ...others) {
     const isAddress = typeof first === 'string' || first instanceof URL
-    const given = isAddress ? [optionsOf(first), ...others] : [first, ...others]
+    const given = isAddress ? [readOptions(first), ...others] : [first, ...others]
     const options = given.filter((one) => typeof one === 'object' && one !== null)
     const [onResponse] = given.filter((one) => typeof one === 'function')
     const made = new ClientRequest({ protocol, ...Object.assign({}, ...options) })
@@ -219,5 +219,5 @@ function moduleOf(protocol) {
   return { Agent, ClientRequest, IncomingMessage, METHODS, STATUS_CODES, get, globalAgent, request }
 }
 
-module.exports = moduleOf('http:')
-module.exports.https = moduleOf('https:')
+module.exports = createModule('http:')
+module.exports.https = createModule('https:')

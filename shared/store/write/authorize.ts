@@ -38,7 +38,7 @@ export interface AuthorizedCreate {
   readonly project: number
   readonly projectId: string
   readonly own: OwnParameters | undefined
-  readonly heirOf: readonly string[]
+  readonly inheritsFrom: readonly string[]
 }
 
 /** Errors: 400, 403. */
@@ -63,8 +63,18 @@ export async function authorizeCreate(
   rule?.checkParameters?.(resource, own)
   const admission = { store, principal, project, before: undefined, after: kept, own }
   const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
-  const heirOf = inheritedPatients(store, principal, kept)
-  return { store, principal, options, resource: admitted, id, project, projectId, own, heirOf }
+  const inheritsFrom = inheritedPatients(store, principal, kept)
+  return {
+    store,
+    principal,
+    options,
+    resource: admitted,
+    id,
+    project,
+    projectId,
+    own,
+    inheritsFrom,
+  }
 }
 
 /** A super admin names the Project in `meta`. */

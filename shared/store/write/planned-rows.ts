@@ -306,13 +306,13 @@ export async function planCreate(
   const isPlain = !principal.isSuperAdmin && grantsFor(principal, type, 'create') === undefined
   if (!isPlain || store.rules.get(type)?.admit !== undefined) return false
   const authorized = await authorizeCreate(store, principal, resource, { keepId: true })
-  const { own, heirOf } = authorized
-  if (heirOf.some((patient) => store.holders.has(patient))) return false
+  const { own, inheritsFrom } = authorized
+  if (inheritsFrom.some((patient) => store.holders.has(patient))) return false
   if (plans.rows.length === 0) plans.own = own
   if (plans.own !== own) return false
   const { write, references } = prepareDecided(
     authorized,
-    heirOf.length === 0 ? [] : undefined,
+    inheritsFrom.length === 0 ? [] : undefined,
   ).prepared
   if (!plans.rows.add(write)) return false
   // A transaction checks references after all writes.

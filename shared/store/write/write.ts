@@ -103,9 +103,9 @@ export async function create(
 
 /** Reads the accounts of its patients first if they are known to hold some, or decide. Errors: 400, 403. */
 async function prepareCreate(authorized: AuthorizedCreate): Promise<Decided> {
-  const { store, heirOf } = authorized
-  if (heirOf.length === 0) return prepareDecided(authorized, [])
-  if (heirOf.some((id) => store.holders.has(id))) {
+  const { store, inheritsFrom } = authorized
+  if (inheritsFrom.length === 0) return prepareDecided(authorized, [])
+  if (inheritsFrom.some((id) => store.holders.has(id))) {
     return prepareDecided(authorized, await inherited(authorized))
   }
   try {
@@ -123,20 +123,25 @@ export function prepareDecided(
   authorized: AuthorizedCreate,
   accounts: readonly Reference[] | undefined,
 ): Decided {
-  const { store, principal, options, resource, id, project, projectId, own, heirOf } = authorized
+  const { store, principal, options, resource, id, project, projectId, own, inheritsFrom } =
+    authorized
   const given = accountsGiven(principal, resource.resourceType)
   const place: WritePlace = {
     ...{ kind: 'insert', ver: 1, after: undefined, project, projectId, id, own },
     accounts: distinctAccounts([...given, ...(accounts ?? [])]),
-    ...(accounts === undefined ? { patientIds: heirOf } : {}),
+    ...(accounts === undefined ? { patientIds: inheritsFrom } : {}),
   }
   return decideCreate(store, principal, resource, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options }),
   )
 }
 
-function inherited({ store, project, heirOf }: AuthorizedCreate): Promise<readonly Reference[]> {
-  return inheritedAccounts(store, project, heirOf)
+function inherited({
+  store,
+  project,
+  inheritsFrom,
+}: AuthorizedCreate): Promise<readonly Reference[]> {
+  return inheritedAccounts(store, project, inheritsFrom)
 }
 
 /** Errors: 400, 403, 404, 409, 412. Retries a lost race on the new state. */

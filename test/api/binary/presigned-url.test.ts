@@ -12,7 +12,7 @@ interface Address {
   readonly parameter: readonly [{ readonly name: string; readonly valueUri: string }]
 }
 
-const addressOf = async (id: string, isUpload: boolean, client = admin) => {
+const presign = async (id: string, isUpload: boolean, client = admin) => {
   const end = isUpload ? '?upload=true' : ''
   const made = await client.get<Address>(`Binary/${id}/$presigned-url${end}`)
   t.equal(made.status, 200, made.text)
@@ -21,11 +21,11 @@ const addressOf = async (id: string, isUpload: boolean, client = admin) => {
 }
 const send = (url: string, body: string, type = 'text/plain') =>
   fetch(url, { method: 'PUT', body, headers: { 'Content-Type': type } })
-const contentOf = async (id: string) => (await fetch(await addressOf(id, false))).text()
+const readBinary = async (id: string) => (await fetch(await presign(id, false))).text()
 
 t.test('makes an address for a download', async (t) => {
   const { id = '' } = await upload(admin, Buffer.from('first'), 'text/plain')
-  const url = await addressOf(id, false)
+  const url = await presign(id, false)
   const answer = await fetch(url)
   t.equal(answer.status, 200)
   t.equal(await answer.text(), 'first')
@@ -39,7 +39,7 @@ t.test('makes an address for a download', async (t) => {
 
 t.test('makes an address that takes new content once', async (t) => {
   const { id = '' } = await upload(admin, Buffer.from('first'), 'text/plain')
-  const url = await addressOf(id, true)
+  const url = await presign(id, true)
   t.equal((await fetch(url)).status, 401, 'it shows no content')
   for (const [name, value] of [
     ['Upload', 'other'],
@@ -52,9 +52,9 @@ t.test('makes an address that takes new content once', async (t) => {
   }
   const stored = await send(url, 'second', 'text/csv')
   t.equal(stored.status, 200, await stored.text())
-  t.equal(await contentOf(id), 'second')
+  t.equal(await readBinary(id), 'second')
   t.equal((await send(url, 'third')).status, 412, 'it works once')
-  t.equal(await contentOf(id), 'second')
+  t.equal(await readBinary(id), 'second')
 })
 
 t.test('an upload has the present rights of the caller', async (t) => {
@@ -66,7 +66,7 @@ t.test('an upload has the present rights of the caller', async (t) => {
   t.equal((await reader.client.get(`Binary/${id}/$presigned-url`)).status, 200)
 
   const writer = await memberUnder(botica, { entries: [{ resourceType: 'Binary' }] })
-  const url = await addressOf(id, true, writer.client)
+  const url = await presign(id, true, writer.client)
   const made = await admin.create({
     resourceType: 'AccessPolicy',
     resource: [{ resourceType: 'Binary', readonly: true }],
@@ -74,7 +74,7 @@ t.test('an upload has the present rights of the caller', async (t) => {
   const access = [{ policy: { reference: `AccessPolicy/${made.id}` } }]
   await changeMembership(botica, `ClientApplication/${writer.id}`, { access })
   t.equal((await send(url, 'late')).status, 403, 'the right was withdrawn')
-  t.equal(await contentOf(id), 'first')
+  t.equal(await readBinary(id), 'first')
 })
 
 t.test('an upload changes the content, and not the readers', async (t) => {
@@ -91,14 +91,14 @@ t.test('an upload changes the content, and not the readers', async (t) => {
   } as Untyped)
   const other = { reference: `Patient/${second.id}` }
   const headers = { 'Content-Type': 'text/plain', 'X-Security-Context': other.reference }
-  const refused = await fetch(await addressOf(id, true), { method: 'PUT', body: 'b', headers })
+  const refused = await fetch(await presign(id, true), { method: 'PUT', body: 'b', headers })
   t.equal(refused.status, 400)
   t.match(await refused.text(), /X-Security-Context does not apply/)
 
   const sent = { resourceType: 'Binary', id, contentType: 'text/html', data: 'YWI=' }
   const text = JSON.stringify({ ...sent, securityContext: other })
-  const stored = await send(await addressOf(id, true), text, 'application/fhir+json')
+  const stored = await send(await presign(id, true), text, 'application/fhir+json')
   t.equal(stored.status, 200)
   t.match(await stored.json(), { ...guarded, contentType: 'application/fhir+json' })
-  t.equal(await contentOf(id), text, 'a Binary in JSON is content')
+  t.equal(await readBinary(id), text, 'a Binary in JSON is content')
 })

@@ -31,7 +31,7 @@ const call = (client: Client, id: string, body: unknown, below = '') =>
   client.post<Untyped>(`/cds-services/${id}${below}`, JSON.stringify(body), {
     'Content-Type': 'application/json',
   })
-const inputOf = (body: Untyped) => JSON.parse(body.cards[0].detail)
+const readInput = (body: Untyped) => JSON.parse(body.cards[0].detail)
 
 const [greeter, echo, genomics] = [
   await aService('patient-greeter'),
@@ -82,8 +82,8 @@ t.test('serves the services below the address of the project', async (t) => {
   )
   t.equal(scoped.status, 200, scoped.text)
   t.match(
-    inputOf(scoped.body).prefetch.patientToGreet.id,
-    inputOf(called.body).prefetch.patientToGreet.id,
+    readInput(scoped.body).prefetch.patientToGreet.id,
+    readInput(called.body).prefetch.patientToGreet.id,
   )
   const other = await botica.createTenant()
   for (const path of ['cds-services', `cds-services/${greeter}`]) {
@@ -96,13 +96,13 @@ t.test('serves the services below the address of the project', async (t) => {
 t.test('reads missing prefetch data with the rights of the caller', async (t) => {
   const { status, body } = await call(admin, greeter, examples.patientView)
   t.equal(status, 200)
-  t.match(inputOf(body), {
+  t.match(readInput(body), {
     ...examples.patientView,
     prefetch: { patientToGreet: { resourceType: 'Patient', id: ada.id } },
   })
 
   const selected = await call(admin, echo, examples.orderSelect)
-  const { prefetch, context } = inputOf(selected.body)
+  const { prefetch, context } = readInput(selected.body)
   t.match(prefetch, {
     patient: { id: ada.id },
     medications: { type: 'searchset', entry: [{ resource: { intent: 'order' } }] },
@@ -118,7 +118,7 @@ t.test('reads missing prefetch data with the rights of the caller', async (t) =>
     { resourceType: 'MedicationRequest', criteria: 'MedicationRequest?status=draft' },
   ]
   const { client } = await memberUnder(botica, { entries })
-  const narrow = inputOf((await call(client, echo, examples.orderSelect)).body).prefetch
+  const narrow = readInput((await call(client, echo, examples.orderSelect)).body).prefetch
   t.equal(narrow.patient.id, ada.id)
   t.notOk('name' in narrow.patient, 'hidden by the policy')
   t.equal(narrow.medications, null, 'no data for the caller')
@@ -128,10 +128,10 @@ t.test('reads missing prefetch data with the rights of the caller', async (t) =>
 t.test('takes the data of the client, and reads none for ids of another server', async (t) => {
   const given = { ...examples.remotePatientView, fhirServer: `${baseUrl}fhir/R4` }
   const own = await call(admin, greeter, given)
-  t.match(inputOf(own.body).prefetch, { patientToGreet: { name: [{ family: 'Remote' }] } })
+  t.match(readInput(own.body).prefetch, { patientToGreet: { name: [{ family: 'Remote' }] } })
 
   const { prefetch: _, ...bare } = examples.remotePatientView
-  const remote = inputOf((await call(admin, greeter, bare)).body)
+  const remote = readInput((await call(admin, greeter, bare)).body)
   t.same(remote.prefetch, {})
   t.match(remote, bare, 'the bot gets the token for the other server')
 })
@@ -166,7 +166,7 @@ t.test(
     const id = await aBot(botica, ECHO, { fields: { cdsService } })
     const context = { userId: `Practitioner/${user.id}`, patientId: patient.id }
     const { body } = await call(admin, id, { ...examples.patientView, context })
-    const { prefetch } = inputOf(body)
+    const { prefetch } = readInput(body)
     t.same(Object.keys(prefetch), ['two'])
     t.equal(prefetch.two.entry.length, 2)
     t.notOk('link' in prefetch.two)
@@ -175,7 +175,7 @@ t.test(
       const wrong = { ...examples.patientView, context: { patientId } }
       const { status, body } = await call(admin, greeter, wrong)
       t.equal(status, 200)
-      const { patientToGreet } = inputOf(body).prefetch
+      const { patientToGreet } = readInput(body).prefetch
       t.ok(patientToGreet === undefined || patientToGreet === null, JSON.stringify(patientId))
     }
   },
@@ -329,5 +329,5 @@ t.test('takes requests with large prefetch data', async (t) => {
   const prefetch = { patientToGreet: { resourceType: 'Patient', name: [{ text }] } }
   const { status, body } = await call(admin, greeter, { ...examples.patientView, prefetch })
   t.equal(status, 200)
-  t.equal(inputOf(body).prefetch.patientToGreet.name[0].text.length, text.length)
+  t.equal(readInput(body).prefetch.patientToGreet.name[0].text.length, text.length)
 })

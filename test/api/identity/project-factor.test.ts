@@ -25,7 +25,7 @@ const post = (path: string, body: unknown, client = anonymous) =>
 const logIn = async (email: string, fields: object = {}) =>
   (await post('login', { email, password: PASSWORD, ...asked, ...fields })).body
 
-async function clientOf(code: string | undefined) {
+async function createClientFor(code: string | undefined) {
   const answer = await redeemCode(baseUrl, code, verifier)
   if (answer.status !== 200) throw new Error(answer.text)
   return createClient(baseUrl, answer.body.access_token)
@@ -59,7 +59,7 @@ t.test('a project can require a second factor of all who sign in with a password
     login: begun.login,
     token: tokenFor(begun.enrollUri),
   })
-  const client = await clientOf(enrolled.body.code)
+  const client = await createClientFor(enrolled.body.code)
   const disabled = await post('mfa/disable', { token: tokenFor(begun.enrollUri, 1) }, client)
   t.match(disabled, {
     status: 400,
@@ -94,7 +94,7 @@ t.test('an administrator removes the second factor of an account of the project'
   const begun = await logIn(own.email, { projectId: project.id })
   const token = tokenFor(begun.enrollUri)
   const done = await post('mfa/login-enroll', { login: begun.login, token })
-  const client = await clientOf(done.body.code)
+  const client = await createClientFor(done.body.code)
 
   const other = await botica.createTenant()
   const path = memberPath(own, 'mfa/reset')

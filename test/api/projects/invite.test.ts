@@ -146,7 +146,7 @@ t.test('applies the default policy of the project for the kind of member', async
   const save = (changes: object) =>
     superAdmin.put(`Project/${id}`, { ...tenant.project, ...changes })
   t.equal((await save({ defaultAccessPolicies })).status, 200)
-  const accessPolicyOf = async (changes: Record<string, unknown>) => {
+  const invitedPolicy = async (changes: Record<string, unknown>) => {
     const made = await invite(tenant.admin, id, { email: anEmail(), ...changes })
     t.equal(made.status, 200, made.text)
     return made.body.accessPolicy
@@ -154,10 +154,10 @@ t.test('applies the default policy of the project for the kind of member', async
   const [ofAdmins, ofPractitioners, ofPatients] = defaultAccessPolicies.map(
     ({ accessPolicy }) => accessPolicy,
   )
-  t.same(await accessPolicyOf({ admin: true }), ofAdmins)
-  t.same(await accessPolicyOf({}), ofPractitioners)
-  t.same(await accessPolicyOf({ resourceType: 'Patient' }), ofPatients)
-  t.same(await accessPolicyOf({ accessPolicy: ofAdmins }), ofAdmins)
+  t.same(await invitedPolicy({ admin: true }), ofAdmins)
+  t.same(await invitedPolicy({}), ofPractitioners)
+  t.same(await invitedPolicy({ resourceType: 'Patient' }), ofPatients)
+  t.same(await invitedPolicy({ accessPolicy: ofAdmins }), ofAdmins)
 
   const [first] = defaultAccessPolicies
   const twice = await save({ defaultAccessPolicies: [first, first] })

@@ -218,7 +218,7 @@ export const EVALUATING: Readonly<Record<string, readonly Probe[]>> = {
             name: 'questionnaire-response',
             resource: { resourceType: 'QuestionnaireResponse', status: 'completed' },
           },
-          { name: 'questionnaire', resource: questionnaireOf(asked) },
+          { name: 'questionnaire', resource: createQuestionnaire(asked) },
         ],
       }),
   ],
@@ -233,7 +233,7 @@ export const EVALUATING: Readonly<Record<string, readonly Probe[]>> = {
 }
 
 /** Its template shows whether the search finds the guessed value. */
-function questionnaireOf({ type, guess, ...asked }: Guess): object {
+function createQuestionnaire({ type, guess, ...asked }: Guess): object {
   const extract = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-templateExtract'
   const expression = `${type}?${code({ type, ...asked })}=${query(guess)}`
   const filled = { url: `${extract}Value`, valueString: '%x.entry.count().toString()' }

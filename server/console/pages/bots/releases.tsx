@@ -1,4 +1,4 @@
-/** The versions of a bot's code: which label each has, how its runs end, and what it changes. */
+/** The versions of a bot's code with their labels, results of runs and differences. */
 import { Badge, Button, Code, Group, NativeSelect, Stack, Title } from '@mantine/core'
 import type { Bot, Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'

@@ -1,4 +1,4 @@
-/** Explains what a member sees of each type, and its access to a record or search, with the deciding policy entries. */
+/** Explains a member's access to each type, a record or a search, with the deciding policy entries. */
 import { Badge, Code, Divider, Stack, Text, TextInput } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'

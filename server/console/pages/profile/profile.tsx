@@ -50,7 +50,7 @@ export function ProfilePage() {
   )
 }
 
-/** Changes the password. What is typed is never kept as a draft. */
+/** Changes the password. Passwords are never kept as a draft. */
 function Password() {
   return (
     <Box maw={400}>

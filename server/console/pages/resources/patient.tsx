@@ -1,4 +1,4 @@
-/** A patient at a glance: who it is, and the latest of what the record holds. */
+/** A patient at a glance: identity and latest data. */
 import { Anchor, Badge, Card, Group, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import { calculateAge, formatAddress, isObject } from '@medplum/core'
 import type { Bundle, Observation, Patient, Resource } from '@medplum/fhirtypes'

@@ -88,7 +88,7 @@ class RemoteBody {
   }
 }
 
-function streamOf(content) {
+function openStream(content) {
   if (content instanceof ReadableStream) return content
   if (content instanceof RemoteBody) {
     return new ReadableStream({
@@ -119,7 +119,7 @@ class Body {
     this.#content = content
   }
 
-  /** Returns what a copy is made of: a stream is split in two. */
+  /** Returns the content of a copy: a stream is split in two. */
   static share(body) {
     if (body.#stream === undefined && !(body.#content instanceof ReadableStream))
       return body.#content
@@ -130,7 +130,7 @@ class Body {
 
   get body() {
     if (this.#content === undefined || this.#content === null) return null
-    this.#stream ??= streamOf(this.#content)
+    this.#stream ??= openStream(this.#content)
     return this.#stream
   }
 
