@@ -84,7 +84,7 @@ async function update(run: Run, type: string, { id, res }: Given): Promise<Resou
 
 async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {
   const body = toObjects(operations).map(patchOperation)
-  return stored(await patchFrom(await writing(run, 'PATCH'), type, String(id), body))
+  return stored(await patchFrom(await writing(run, 'PATCH'), { type, id: String(id), body }))
 }
 
 async function del(run: Run, type: string, { id }: Given): Promise<null> {

@@ -1,5 +1,6 @@
 /** Conditional create, update, patch and delete. https://hl7.org/fhir/R4/http.html#ccreate, #cond-update */
 import { may } from '../access/policy.ts'
+import { unlinked } from '../access/project-context.ts'
 import {
   allOk,
   badRequest,
@@ -10,8 +11,8 @@ import {
   outcome,
 } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { readJson } from '../request/negotiate.ts'
-import { emptyReply, outcomeReply, writeOptions } from '../request/reply.ts'
+import { readJson, readPatchBody } from '../request/negotiate.ts'
+import { demandsExistence, emptyReply, outcomeReply, writeOptions } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
@@ -20,7 +21,7 @@ import { withLiteralReferences } from './conditional-references.ts'
 import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
 import { acceptResource, afterDeletions, finishWrite, mayAskBots } from './interaction.ts'
 import { beforeDelete, beforeWrite } from './pre-commit.ts'
-import { patch, withAccount } from './write.ts'
+import { patchFrom, withAccount } from './write.ts'
 
 const MAX_DELETIONS = 1000
 
@@ -65,7 +66,10 @@ async function findMatch(
   { services, principal }: FhirContext,
   condition: SearchRequest,
 ): Promise<Version | undefined> {
-  const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
+  const { versions } = await services.repository.search(unlinked(principal), {
+    ...condition,
+    count: 2,
+  })
   if (versions.length > 1) throw multipleMatches()
   return versions[0]
 }
@@ -75,7 +79,7 @@ export async function updateConditional(context: FhirContext, type: string): Pro
   const condition = await readFullCondition(context, type, request.query)
   const body = await withLiteralReferences(context, readJson(request))
   const { resource, warnings } = await acceptResource(context, type, body)
-  const options = writeOptions(request)
+  const options = { ...writeOptions(request), mustExist: demandsExistence(request) }
   const { repository } = services
   const next = mayAskBots(context)
     ? await askedAbout(context, resource, condition, options)
@@ -100,14 +104,28 @@ async function askedAbout(
   return beforeWrite(context, 'update', { ...resource, id: match.id }, ifMatch)
 }
 
-/** Errors: 404 without a match, 412 for several. */
+/** Errors: 404 without a match, also if the match changes meanwhile and matches no longer; 412 for several. */
 export async function patchConditional(context: FhirContext, type: string): Promise<FhirReply> {
   const { principal, request } = context
   const condition = await readFullCondition(context, type, request.query)
   if (!may(principal, type, 'update')) throw forbidden()
   const match = await findMatch(context, condition)
   if (match === undefined) throw notFound()
-  return patch(context, type, match.id)
+  const check = checkMatch(context, condition, match)
+  return patchFrom(context, { type, id: match.id, body: readPatchBody(request), check })
+}
+
+/** Returns the check of a version that is to be changed. Errors: 404 for one that matches no longer. */
+export function checkMatch(
+  context: FhirContext,
+  condition: SearchRequest,
+  match: Version,
+): WriteOptions['check'] {
+  return async (live) => {
+    if (live?.ver === match.ver) return
+    const newest = await findMatch(context, condition)
+    if (newest?.id !== match.id) throw notFound()
+  }
 }
 
 /** Maximum of a conditional delete: one, or `_count`. */

@@ -110,8 +110,9 @@ export async function dryRunPatch(
   { type, id, apply, options = {} }: Patch,
 ): Promise<{ readonly resource: Resource; readonly ver: number }> {
   const version = await services.repository.read(principal, type, id)
-  const { ifMatch, mostHere = Number.POSITIVE_INFINITY } = options
+  const { ifMatch, mostHere = Number.POSITIVE_INFINITY, check } = options
   if (ifMatch && !ifMatch.includes(version.ver)) throw preconditionFailed()
+  await check?.(version)
   if ((version.content?.length ?? 0) > mostHere) throw new OffloadRequired()
   return { resource: await apply(parseVersion(version)), ver: version.ver }
 }

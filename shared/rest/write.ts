@@ -27,7 +27,7 @@ import {
 } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
-import type { Deletion, WriteResult } from '../store/rows/version.ts'
+import type { Deletion, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import type { Guard } from '../store/transaction.ts'
 import {
   createSocketSubscription,
@@ -223,18 +223,23 @@ export async function acceptUpdate(
 }
 
 export async function patch(context: FhirContext, type: string, id: string): Promise<FhirReply> {
-  return patchFrom(context, type, id, readPatchBody(context.request))
+  return patchFrom(context, { type, id, body: readPatchBody(context.request) })
+}
+
+interface SentPatch {
+  readonly type: string
+  readonly id: string
+  readonly body: unknown
+  readonly check?: WriteOptions['check']
 }
 
 export async function patchFrom(
   context: FhirContext,
-  type: string,
-  id: string,
-  body: unknown,
+  { type, id, body, check }: SentPatch,
 ): Promise<FhirReply> {
   const { services, principal, request } = context
   const change = patchedBy(context, type, body)
-  const options = { ...writeOptions(request), largest: services.config.maxBodyBytes }
+  const options = { ...writeOptions(request), largest: services.config.maxBodyBytes, check }
   if (demandsExistence(request)) await requireExisting(context, type, id)
   const written = await storedOrHeld(
     type,

@@ -27,7 +27,7 @@ import {
 import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { deletedReply } from '../conditional.ts'
+import { checkMatch, deletedReply } from '../conditional.ts'
 import { acceptResource, afterDeletion, finishWrite } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
@@ -109,9 +109,11 @@ async function carryOut(
     const body = JSON.stringify(replaceLinks(resource, identities))
     return respond(services, principal, { ...request, body })
   }
-  const { type, id } = identity
+  const { type, id, condition, match } = identity
   const body = replaceLinks(requireEntryResource(entry), identities)
-  const isMade = identity.isNew && !isTwin
+  // Entries of a batch are independent: an earlier one with the same criteria may have failed.
+  const isMade = identity.isNew && !(isTwin && isLocked)
+  const hasIfMatch = entry.headers['if-match'] !== undefined
   switch (route.kind) {
     case 'create':
       if (!isMade) return answerMatch(context, identity, body)
@@ -119,15 +121,20 @@ async function carryOut(
         ? createFrom(context, type, body, id)
         : createMatched(context, step, identity, body)
     case 'conditional-update':
-      if (!isMade) return updateFrom(context, type, id, { ...body, id })
-      if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
+      if (!isMade || (isTwin && hasIfMatch)) return updateFrom(context, type, id, { ...body, id })
+      if (hasIfMatch) throw preconditionFailed()
       return isLocked
         ? createFrom(context, type, body, id)
         : createMatched(context, step, identity, body)
     case 'update':
       return updateFrom(context, type, id, body)
     default:
-      return patchFrom(context, type, id, replaceLinks(readEntryPatch(body, entry), identities))
+      return patchFrom(context, {
+        type,
+        id,
+        body: replaceLinks(readEntryPatch(body, entry), identities),
+        check: condition && match && checkMatch(context, condition, match),
+      })
   }
 }
 

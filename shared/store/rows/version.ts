@@ -28,6 +28,10 @@ export interface Deletion extends Version {
 export interface WriteOptions {
   /** Allowed current versions (from `If-Match`); undefined: any. */
   readonly ifMatch?: readonly number[] | undefined
+  /** `If-Match: *` of a conditional update. */
+  readonly mustExist?: boolean
+  /** Throws if the stored version must not be changed. */
+  readonly check?: ((live: Version | undefined) => Promise<void>) | undefined
   /** `If-None-Match: *` on PUT. */
   readonly onlyIfAbsent?: boolean
   /** Characters; 413 above it, unless the resource was larger before. */

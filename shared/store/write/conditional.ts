@@ -3,7 +3,15 @@
 import { needsSql } from '../../access/decisions/decide.ts'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
-import { badRequest, multipleMatches } from '../../core/errors.ts'
+import {
+  badRequest,
+  HttpError,
+  isAbsent,
+  multipleMatches,
+  notFound,
+  preconditionFailed,
+} from '../../core/errors.ts'
+import { LOST, retryOnConflict } from '../../core/retry.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../../search/language/search-request.ts'
 import { search } from '../../search/page.ts'
@@ -62,20 +70,31 @@ export async function updateConditional(
   requireAllowed(principal, resource.resourceType, 'update')
   const overwrite = (inner: StoreContext, match: Version) => {
     requireMatchedId(resource, match)
-    return update(inner, principal, { ...resource, id: match.id }, options)
+    const check = async (live: Version | undefined) => {
+      if (live?.ver === match.ver) return
+      const newest = await findOne(inner, principal, condition)
+      if (newest?.id !== match.id) throw notFound()
+    }
+    return update(inner, principal, { ...resource, id: match.id }, { ...options, check })
   }
   const match = await findOne(store, principal, condition)
   if (match !== undefined) {
     const isRuledLate = needsSql(store, principal, match.type, 'update')
-    return isRuledLate
-      ? store.transact((inner) => overwrite(inner, match), [])
-      : overwrite(store, match)
+    try {
+      return isRuledLate
+        ? await store.transact((inner) => overwrite(inner, match), [])
+        : await overwrite(store, match)
+    } catch (error) {
+      // The match has changed and matches no longer.
+      if (!isAbsent(error)) throw error
+    }
   }
   return locked(store, principal, {
     condition,
     work: async (inner) => {
       const late = await findOne(inner, principal, condition)
       if (late !== undefined) return overwrite(inner, late)
+      if (options.ifMatch !== undefined || options.mustExist) throw preconditionFailed()
       if (resource.id === undefined || options.keepId) {
         return create(inner, principal, resource, options)
       }
@@ -96,15 +115,36 @@ export async function deleteConditional(
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return locked(store, principal, {
     condition,
-    work: async (inner) => {
-      const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
-      if (versions.length > limit) throw multipleMatches()
+    work: (inner) => {
       const deleted: Deletion[] = []
-      for (const { type, id } of versions)
-        deleted.push(await remove(inner, principal, { type, id }))
-      return deleted
+      const attempt = async () => {
+        const asked = firstPage(condition, limit + 1)
+        const { versions } = await search(inner, unlinked(principal), asked)
+        if (versions.length + deleted.length > limit) throw multipleMatches()
+        for (const version of versions) {
+          const deletion = await removeMatch(inner, principal, version)
+          if (deletion === LOST) return LOST
+          deleted.push(deletion)
+        }
+        return deleted
+      }
+      return retryOnConflict(attempt, { inTransaction: true })
     },
   })
+}
+
+/** Deletes the version that matched: a newer one may match no longer. */
+async function removeMatch(
+  store: StoreContext,
+  principal: Principal,
+  { type, id, ver }: Version,
+): Promise<Deletion | typeof LOST> {
+  try {
+    return await remove(store, principal, { type, id, options: { ifMatch: [ver] } })
+  } catch (error) {
+    if (error instanceof HttpError && error.status === 412) return LOST
+    throw error
+  }
 }
 
 /** Errors: 412 for more than one. */

@@ -255,6 +255,7 @@ async function planChange(
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
+  await options.check?.(live)
   if (contentLength(live) > (options.mostHere ?? Number.POSITIVE_INFINITY))
     throw new OffloadRequired()
   const hidden = hiddenBy(seen)

@@ -135,6 +135,15 @@ t.test('requires a match for a conditional patch', async (t) => {
   t.equal(answer.body.gender, 'other')
 })
 
+t.test('returns 412 for If-Match without a match, and creates nothing', async (t) => {
+  const { patient, query } = known()
+  for (const header of ['W/"3"', '*']) {
+    const { status } = await client.put(`Patient?${query}`, patient, { 'If-Match': header })
+    t.equal(status, 412, header)
+  }
+  t.equal((await client.get<SearchBundle>(`Patient?${query}&_total=accurate`)).body.total, 0)
+})
+
 t.test('deletes one match, or as many as requested', async (t) => {
   const { patient, query } = known()
   t.equal((await client.del(`Patient?${query}`)).status, 200)

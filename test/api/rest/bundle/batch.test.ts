@@ -202,6 +202,40 @@ t.test('creates one resource for equal conditional creates in one bundle', async
   t.equal(answer.body.entry[0]?.resource?.id, answer.body.entry[1]?.resource?.id)
 })
 
+t.test('runs entries of a batch with equal criteria independently', async (t) => {
+  const statuses = async (entries: readonly Entry[]) =>
+    (await run('batch', entries)).body.entry.map(({ response }) => response.status)
+  const equal = () => {
+    const value = randomUUID()
+    const criteria = `identifier=${MRN_SYSTEM}|${value}`
+    return { criteria, patient: aPatient({ identifier: [{ system: MRN_SYSTEM, value }] }) }
+  }
+  const posts = equal()
+  const query = { ifNoneExist: posts.criteria }
+  const invalid = { ...posts.patient, gender: 'robot' }
+  t.same(
+    await statuses([
+      post(invalid, undefined, query),
+      post(posts.patient, undefined, query),
+      post(posts.patient, undefined, query),
+    ]),
+    ['400', '201', '200'],
+  )
+  const puts = equal()
+  const put = (resource: Resource) => ({
+    request: { method: 'PUT', url: `Patient?${puts.criteria}` },
+    resource,
+  })
+  t.same(
+    await statuses([
+      put({ ...puts.patient, gender: 'robot' }),
+      put(puts.patient),
+      post(puts.patient, undefined, { ifNoneExist: puts.criteria }),
+    ]),
+    ['400', '200', '201'],
+  )
+})
+
 t.test('omits resources under return=minimal', async (t) => {
   const answer = await run('batch', [post(aPatient())], { Prefer: 'return=minimal' })
   t.match(answer.body.entry, [{ response: { status: '201', location: /^Patient\// } }])
