@@ -7,6 +7,7 @@ import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../core/errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
+import { timestamp } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
 import {
@@ -268,13 +269,13 @@ function sources(principal: Principal, types: readonly string[], bind: Bind): st
 /** `_since`, and `_at`: versions that were current at some point of a period. */
 function windowSql({ since, at }: HistoryRequest, bind: Bind, own = 'v.project'): string {
   const tests = ['true']
-  if (since !== undefined) tests.push(`v.lu >= ${bind(since.toISOString(), 'timestamptz')}`)
+  if (since !== undefined) tests.push(`v.lu >= ${bind(timestamp(since.getTime()), 'timestamptz')}`)
   if (at !== undefined) {
     tests.push(
-      `v.lu < ${bind(at.end.toISOString(), 'timestamptz')}`,
+      `v.lu < ${bind(timestamp(at.end.getTime()), 'timestamptz')}`,
       `not exists (select 1 from version n where n.project = ${own} and n.type = v.type
         and n.id = v.id and n.ver = v.ver + 1
-        and n.lu <= ${bind(at.start.toISOString(), 'timestamptz')})`,
+        and n.lu <= ${bind(timestamp(at.start.getTime()), 'timestamptz')})`,
     )
   }
   return tests.join(' and ')

@@ -151,6 +151,28 @@ t.test('supports _since and _at', async (t) => {
   t.same(await locations(client, 'Patient/_history?_at=2001'), [])
 })
 
+t.test(
+  'treats times beyond the years 1 to 9999 as earlier and later than all others',
+  async (t) => {
+    const { client, first } = await aRecord()
+    const cases = [
+      ['_at=9999', '_at=9998'],
+      ['_at=9999-12-31', '_at=9998'],
+      ['_at=0001-01-01T00:00:00%2B14:00', '_at=2001'],
+      ['_since=0001-01-01T00:00:00%2B14:00', '_since=2001'],
+      ['_since=9999-12-31T23:59:59-14:00', '_since=9998'],
+    ] as const
+    for (const path of ['Patient/_history', '_history', `Patient/${first.id}/_history`]) {
+      for (const [query, alike] of cases) {
+        const total = async (asked: string) =>
+          (await client.get<HistoryBundle>(`${path}?${asked}&_total=accurate`)).body.total
+        t.type(await total(query), 'number')
+        t.equal(await total(query), await total(alike), `${path}?${query}`)
+      }
+    }
+  },
+)
+
 t.test('counts the history of a resource always, other histories on request', async (t) => {
   const { client, first } = await aRecord()
   const total = async (path: string) => (await client.get<HistoryBundle>(path)).body.total
