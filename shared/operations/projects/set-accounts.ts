@@ -6,7 +6,7 @@ import { acceptRequest } from '../../jobs/async-requests.ts'
 import {
   type Inputs,
   parametersReply,
-  readInputs,
+  readKnownInputs,
   toInteraction,
 } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
@@ -19,7 +19,7 @@ import { distinctAccounts } from '../../store/write/authorize.ts'
 const MOST_PROPAGATED = 2000
 const PAGE = 500
 
-/** Accounts set individually are kept. With `Prefer: respond-async` a worker runs it. Errors: 400, 403, 404. */
+/** Accounts set individually are kept, and those of AuditEvents. With `Prefer: respond-async` a worker runs it. Errors: 400, 403, 404. */
 export const setAccounts: Operation = {
   name: 'set-accounts',
   on: [{ level: 'instance' }],
@@ -33,7 +33,7 @@ export const setAccounts: Operation = {
   async run(call) {
     const { services, principal, type = '', id = '' } = call
     if (!principal.isProjectAdmin) throw forbidden()
-    const inputs = readInputs(call)
+    const inputs = readKnownInputs(call)
     const accounts = readAccounts(inputs)
     const { repository } = services
     const { meta } = parseVersion(await repository.read(principal, type, id))
@@ -43,26 +43,48 @@ export const setAccounts: Operation = {
     if (context.preferences.respondAsync) return await acceptRequest(context)
     if (propagates && !call.request.mayWait) await requireFew(call)
     const replaced = new Set((meta?.accounts ?? []).map(({ reference }) => reference))
+    const next = ({ meta: current }: Resource) => {
+      const kept = (current?.accounts ?? []).filter((item) => !replaced.has(item.reference))
+      return distinctAccounts([...accounts, ...kept])
+    }
+    let updated = 0
+    const propagate = async () => {
+      if (propagates) updated += await setMembers(call, next)
+    }
+    // The resource keeps its accounts until its members have lost them: a repeat after a failure must know them. New
+    // members inherit them until then, so the second pass finds those made during the first, which may take long.
+    await propagate()
+    await propagate()
     const own = await repository.patch(principal, { type, id }, (current) =>
       withAccounts(current, accounts),
     )
-    let updated = own.outcome === 'unchanged' ? 0 : 1
-    for await (const member of propagates ? membersOf(call) : []) {
-      call.request.signal?.throwIfAborted()
-      const written = await repository.patch(
-        principal,
-        { type: member.type, id: member.id },
-        (current) => {
-          const kept = (current.meta?.accounts ?? []).filter(
-            (item) => !replaced.has(item.reference),
-          )
-          return withAccounts(current, distinctAccounts([...accounts, ...kept]))
-        },
-      )
-      if (written.outcome !== 'unchanged') updated += 1
-    }
+    if (own.outcome !== 'unchanged') updated += 1
+    await propagate()
     return parametersReply([['resourcesUpdated', 'valueInteger', updated]])
   },
+}
+
+type Next = (current: Resource) => readonly Reference[]
+
+/** Returns the number of changed members. */
+async function setMembers(call: OperationCall, next: Next): Promise<number> {
+  const { services, principal, request } = call
+  let updated = 0
+  for await (const member of membersOf(call)) {
+    request.signal?.throwIfAborted()
+    const { type, id } = member
+    // An AuditEvent is never changed.
+    if (type === 'AuditEvent' || isSet(parseVersion(member), next)) continue
+    const written = await services.repository.patch(principal, { type, id }, (current) =>
+      withAccounts(current, next(current)),
+    )
+    if (written.outcome !== 'unchanged') updated += 1
+  }
+  return updated
+}
+
+function isSet(current: Resource, next: Next): boolean {
+  return JSON.stringify(next(current)) === JSON.stringify(current.meta?.accounts ?? [])
 }
 
 function readAccounts(inputs: Inputs): readonly Reference[] {

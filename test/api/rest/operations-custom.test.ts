@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, handler } from '../../fixtures/bots/bots.ts'
-import { clientUnder } from '../../fixtures/policy/policy.ts'
+import { changeMembership, clientUnder, memberUnder } from '../../fixtures/policy/policy.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
+import { holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin } = botica
@@ -221,4 +222,64 @@ t.test('sets accounts and propagates them to the patient compartment', async (t)
   const wrong = { name: 'accounts', valueReference: { display: 'x' } }
   const refused = await admin.post(path, { resourceType: 'Parameters', parameter: [wrong] })
   t.equal(refused.status, 400)
+})
+
+const EXTENDED = { 'X-Medplum': 'extended' }
+const setAccounts = (account: string, name = 'accounts') => ({
+  resourceType: 'Parameters',
+  parameter: [
+    { name, valueReference: { reference: account } },
+    { name: 'propagate', valueBoolean: true },
+  ],
+})
+const readAccounts = async (path: string) => (await admin.get(path, EXTENDED)).body.meta?.accounts
+
+t.test('keeps all accounts when an input of $set-accounts is misspelt', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const path = `Patient/${id}/$set-accounts`
+  await admin.post(path, setAccounts('Organization/1'))
+  const refused = await admin.post(path, setAccounts('Organization/2', 'account'))
+  const expression = ['Parameters.parameter[0]']
+  t.match(refused, { status: 400, body: { issue: [{ expression }] } })
+  t.same(await readAccounts(`Patient/${id}`), [{ reference: 'Organization/1' }])
+})
+
+t.test('a repeated $set-accounts completes one that failed half-way', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const path = `Patient/${id}/$set-accounts`
+  const subject = { reference: `Patient/${id}` }
+  const observation = await admin.create(anObservation(subject.reference))
+  const procedure = await admin.create({ resourceType: 'Procedure', status: 'completed', subject })
+  const members = [`Observation/${observation.id}`, `Procedure/${procedure.id}`]
+  await admin.post(path, setAccounts('Organization/1'))
+
+  const entries = ['Patient', 'Observation'].map((resourceType) => ({ resourceType }))
+  const reading = { resourceType: 'Procedure', readonly: true }
+  const limited = await memberUnder(botica, { entries: [...entries, reading] })
+  await changeMembership(botica, `ClientApplication/${limited.id}`, { admin: true })
+  const cut = await limited.client.post(path, setAccounts('Organization/2'))
+  t.equal(cut.status, 403, 'the Procedure is not for it to write')
+  const done = await readAccounts(members[0] ?? '')
+  t.same(done, [{ reference: 'Organization/2' }], 'the Observation was first')
+
+  const repeated = await admin.post(path, setAccounts('Organization/2'))
+  t.equal(repeated.status, 200, repeated.text)
+  for (const one of [subject.reference, ...members]) {
+    t.same(await readAccounts(one), [{ reference: 'Organization/2' }], one)
+  }
+})
+
+t.test('$set-accounts reaches members that are created meanwhile', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const path = `Patient/${id}/$set-accounts`
+  await admin.post(path, setAccounts('Organization/1'))
+  const { database } = botica.services
+  const { pid, release } = await holdRow(database, id)
+  const setting = admin.post(path, setAccounts('Organization/2'))
+  await until(async () => (await waitingFor(database, pid)).length > 0, 60_000)
+  const late = await admin.create(anObservation(`Patient/${id}`))
+  t.same(await readAccounts(`Observation/${late.id}`), [{ reference: 'Organization/1' }])
+  await release()
+  t.match(await setting, { status: 200, body: { parameter: [{ valueInteger: 2 }] } })
+  t.same(await readAccounts(`Observation/${late.id}`), [{ reference: 'Organization/2' }])
 })
