@@ -166,7 +166,10 @@ export const fhirPaths: readonly Served[] = [
 ].map((served) => ({ ...served, access: fhirAccess(served.path.slice(FHIR.length + 1)) }))
 
 function operationPaths({ name, on, methods, inputs, text }: Operation): readonly FhirPath[] {
-  const given = Object.entries(inputs ?? {}).filter(([, input]) => !input.startsWith('refused'))
+  const inBody = typeof text.body === 'object' ? text.body : {}
+  const given = Object.entries(inputs ?? {}).filter(
+    ([input, meaning]) => !meaning.startsWith('refused') && !(input in inBody),
+  )
   const query = { ...Object.fromEntries(given), ...text.query }
   return on.map(({ level, type = '{resourceType}' }) => {
     const place = { system: '', type: `/${type}`, instance: `/${type}/{id}` }[level]

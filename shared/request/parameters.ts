@@ -81,8 +81,14 @@ export function readInputs(call: Called): Inputs {
   return read(call, wantsStrict(call.request.headers.prefer))
 }
 
-/** Rejects unknown names, too: for changes that a misspelt name would make to more than was meant. */
+/**
+ * Rejects unknown names, too, and empty values in the query of a change: for changes that would be made to more than
+ * was meant without the input.
+ */
 export function readKnownInputs(call: Called): Inputs {
+  const { method, query } = call.request
+  const [name] = method === 'GET' ? [] : ([...query].find(([, text]) => text === '') ?? [])
+  if (name !== undefined) throw badRequest(`"${name.slice(0, 64)}" is empty`, name.slice(0, 64))
   return read(call, true)
 }
 
@@ -269,6 +275,8 @@ function plainValue(
     throw badRequest(`"${name}" must be an object`, path)
   }
   if (kind === 'resource') return resourceIn(name, value, path)
+  // Medplum's forms send text.
+  if (kind === 'flag' && (value === 'true' || value === 'false')) return value === 'true'
   return valueOfKind(name, kind, value, path)
 }
 
@@ -305,7 +313,8 @@ function valueOfKind(
 ): unknown {
   switch (kind) {
     case 'text':
-      if (typeof value === 'string' && value !== '') return value
+      if (value === '') throw badRequest(`"${name}" is empty`, path)
+      if (typeof value === 'string') return value
       throw badRequest(`"${name}" must be a string`, path)
     case 'reference': {
       const text = isObject(value) ? value.reference : value

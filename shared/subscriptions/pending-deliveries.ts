@@ -6,9 +6,8 @@ import { unlinked } from '../access/project-context.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { readTopicTerms } from '../access/topic-terms.ts'
 import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../core/errors.ts'
-import { isObject, nonEmptyText, parseReference } from '../fhir/resource.ts'
-import { readJson } from '../request/negotiate.ts'
-import { parametersReply, readInputs } from '../request/parameters.ts'
+import { nonEmptyText, parseReference } from '../fhir/resource.ts'
+import { parametersReply, readInputs, readKnownInputs } from '../request/parameters.ts'
 import { FHIR_JSON, jsonReply, outcomeReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { search } from '../search/page.ts'
@@ -204,37 +203,39 @@ export const resend: Operation = {
   name: 'resend',
   on: [{ level: 'instance' }],
   methods: ['POST'],
+  inputs: {
+    interaction: 'text: create, update or delete; default: update',
+    subscription: 'reference: Only to this one',
+    verbose: 'flag: Workers log the decision for each Subscription',
+  },
   text: {
     summary: 'Send the newest version to Subscriptions again',
-    body: { interaction: 'text: create, update or delete', subscription: 'text: Only to this one' },
     answer: 'OperationOutcome',
   },
   area: 'administration',
-  async run({ services, principal, request, type = '', id = '' }) {
-    const body = request.body === undefined || request.body.length === 0 ? {} : readJson(request)
-    if (!isObject(body)) throw badRequest('The body must be a JSON object')
-    const { interaction = 'update', subscription, verbose = false } = body
+  async run(call) {
+    const { services, principal, type = '', id = '' } = call
+    const inputs = readKnownInputs(call)
+    const interaction = inputs.text('interaction') ?? 'update'
     const change = CHANGES.find((name) => name === interaction)
     if (change === undefined) {
       throw badRequest(`interaction must be one of ${CHANGES.join(', ')}`, 'interaction')
-    }
-    if (!/^(true|false)$/.test(String(verbose))) {
-      throw badRequest('verbose must be true or false', 'verbose')
     }
     const options = {
       type,
       id,
       interaction: change,
-      subscription: subscription === undefined ? undefined : subscriptionId(subscription),
-      verbose: String(verbose) === 'true',
+      subscription: subscriptionId(inputs.text('subscription')),
+      verbose: inputs.flag('verbose') ?? false,
     }
     await services.repository.withStore((store) => resendNewest(store, principal, options))
     return outcomeReply(200, allOk)
   },
 }
 
-function subscriptionId(value: unknown): string {
-  const reference = typeof value === 'string' ? parseReference(value) : undefined
+function subscriptionId(text: string | undefined): string | undefined {
+  if (text === undefined) return undefined
+  const reference = parseReference(text)
   if (reference?.type === SUBSCRIPTION) return reference.id
   throw badRequest('subscription must be Subscription/<id>', 'subscription')
 }

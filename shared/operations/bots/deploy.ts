@@ -21,31 +21,34 @@ import {
   named,
   withCode,
 } from '../../fhir/bot-labels.ts'
-import { parseBody } from '../../fhir/json.ts'
-import { isObject, type Resource, toObjects } from '../../fhir/resource.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
 import { readBinaryContent, readWhole } from '../../request/binary/content.ts'
+import { readKnownInputs } from '../../request/parameters.ts'
 import { outcomeReply } from '../../request/reply.ts'
-import type { Operation, OperationCall } from '../../request/request.ts'
+import type { InputTexts, Operation, OperationCall } from '../../request/request.ts'
 import type { Repository } from '../../store/repository.ts'
 import { platformMeta } from '../../store/rows/version.ts'
 
 const JAVASCRIPT = 'text/javascript'
 const TYPESCRIPT = 'text/typescript'
 
+const INPUTS: InputTexts = {
+  code: 'text!: The code',
+  filename: 'text: Its extension determines the language',
+  label: 'text: Stores the code under this label; default: live, which runs',
+  version: 'text: Name of this version; default: the version of the Bot',
+}
+
 export const deploy: Operation = {
   name: 'deploy',
   on: [{ type: 'Bot', level: 'instance' }],
   methods: ['POST'],
+  inputs: INPUTS,
   text: {
     summary: 'Deploy the code of a bot',
     description:
       'TypeScript or JavaScript, 5 MiB at most. Warnings name missing modules, and secrets and hosts that the code uses and the Bot does not name.',
-    body: {
-      code: 'text!: The code',
-      filename: 'text: Its extension determines the language',
-      label: 'text: Stores the code under this label; default: live, which runs',
-      version: 'text: Name of this version; default: the version of the Bot',
-    },
+    body: INPUTS,
     example: {
       filename: 'bot.ts',
       code: 'export async function handler(medplum, event) { return event.input }',
@@ -61,7 +64,7 @@ export const deploy: Operation = {
     const project = await services.principals.project(platformMeta(current).project ?? '')
     if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
     const declared = readDeclarations(bot, project.requiresDeclarations === true)
-    const given = readBody(call)
+    const given = readDeployment(call)
     if (given.code === undefined) {
       if (given.label !== LIVE || given.version !== undefined) {
         throw badRequest('"code" is missing: $promote moves labels', 'code')
@@ -121,31 +124,14 @@ interface Deployment {
   readonly version: string | undefined
 }
 
-/** JSON `{code, filename}` or equivalent Parameters. */
-function readBody({ request }: OperationCall): Deployment {
-  const isEmpty = request.body === undefined || request.body.length === 0
-  const body = isEmpty ? {} : parseBody(request.body ?? '')
-  if (!isObject(body)) throw badRequest('Expected an object with "code" and "filename"')
-  const fields = body.resourceType === 'Parameters' ? fromParameters(body) : body
-  const { code, filename, label = LIVE, version } = fields
-  if (code !== undefined && typeof code !== 'string') throw badRequest('"code" must be a string')
-  if (filename !== undefined && typeof filename !== 'string') {
-    throw badRequest('"filename" must be a string')
-  }
-  if (typeof label !== 'string') throw badRequest('"label" must be a string')
+/** Errors: 400 also for unknown names: without its label the code would go live. */
+function readDeployment(call: OperationCall): Deployment {
+  const inputs = readKnownInputs(call)
+  const label = inputs.text('label') ?? LIVE
   checkLabelName(label, 'label')
-  if (version !== undefined && typeof version !== 'string') {
-    throw badRequest('"version" must be a string')
-  }
+  const version = inputs.text('version')
   if (version !== undefined) checkVersionName(version, 'version')
-  return { code: code === '' ? undefined : code, filename: baseName(filename), label, version }
-}
-
-function fromParameters(body: Record<string, unknown>): Record<string, unknown> {
-  const parameters = toObjects(body.parameter)
-  return Object.fromEntries(
-    parameters.map(({ name, valueString }) => [String(name), valueString] as const),
-  )
+  return { code: inputs.text('code'), filename: baseName(inputs.text('filename')), label, version }
 }
 
 function baseName(filename: string | undefined): string {

@@ -6,7 +6,7 @@ import { SYSTEM_PROJECT, system } from '../../access/project-context.ts'
 import { badRequest, forbidden } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings } from '../../fhir/json.ts'
-import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { parseReference, type Resource } from '../../fhir/resource.ts'
 import { acceptRequest } from '../../jobs/async-requests.ts'
 import { expungeProject, type ScanPosition, scanProject } from '../../jobs/upkeep/maintenance.ts'
 import { newSecret } from '../../projects/provision.ts'
@@ -16,8 +16,8 @@ import {
   storeContent,
   undoable,
 } from '../../request/binary/content.ts'
-import { readJson, readPreferences } from '../../request/negotiate.ts'
-import { readInputs } from '../../request/parameters.ts'
+import { readPreferences } from '../../request/negotiate.ts'
+import { readKnownInputs } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
@@ -198,9 +198,7 @@ export const clone: Operation = {
     const { services, principal, request, id = '' } = call
     if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
     const source = parseVersion(await services.repository.read(principal, 'Project', id))
-    const body = request.body === undefined ? {} : readJson(request)
-    const asked = isObject(body) && body.resourceType === 'Parameters' ? readParameters(call) : body
-    const selection = readSelection(asked, String(source.name ?? ''))
+    const selection = readSelection(call, String(source.name ?? ''))
     const preferences = readPreferences(request)
     if (preferences.respondAsync) {
       return await acceptRequest({ services, principal, request, preferences })
@@ -213,40 +211,19 @@ export const clone: Operation = {
   },
 }
 
-/** Reads JSON or Parameters; lists are repeated parameters. */
-function readParameters(call: OperationCall): Readonly<Record<string, unknown>> {
-  const inputs = readInputs(call)
-  const named = ['resourceTypes', 'includeIds', 'excludeIds'].flatMap((name) => {
-    const values = inputs.texts(name)
-    return values.length === 0 ? [] : [[name, values]]
-  })
-  return { name: inputs.text('name'), ...Object.fromEntries(named) }
-}
-
-function readSelection(body: unknown, sourceName: string): Selection {
-  if (!isObject(body)) throw badRequest('Content must be a JSON object')
-  const { name = `${sourceName} (copy)` } = body
-  if (typeof name !== 'string' || name.trim() === '') throw badRequest('name is required', 'name')
-  const types = optionalStrings(body, 'resourceTypes')
-  const odd = types?.find((type) => !isResourceType(type))
+/** Errors: 400 also for unknown names: without its ids the copy would include everything. */
+function readSelection(call: OperationCall, sourceName: string): Selection {
+  const inputs = readKnownInputs(call)
+  const name = inputs.text('name') ?? `${sourceName} (copy)`
+  if (name.trim() === '') throw badRequest('name is required', 'name')
+  const types = inputs.texts('resourceTypes')
+  const odd = types.find((type) => !isResourceType(type))
   if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceTypes')
-  const included = optionalStrings(body, 'includeIds')
+  const included = inputs.texts('includeIds')
   return {
     name,
-    types: types && new Set(types),
-    included: included && new Set(included),
-    excluded: new Set(optionalStrings(body, 'excludeIds')),
+    types: types.length === 0 ? undefined : new Set(types),
+    included: included.length === 0 ? undefined : new Set(included),
+    excluded: new Set(inputs.texts('excludeIds')),
   }
-}
-
-function optionalStrings(
-  body: Record<string, unknown>,
-  name: string,
-): readonly string[] | undefined {
-  const value = body[name]
-  if (value === undefined || value === null) return undefined
-  if (!Array.isArray(value) || !value.every((item) => typeof item === 'string')) {
-    throw badRequest(`${name} must be an array of strings`, name)
-  }
-  return value.length === 0 ? undefined : value
 }

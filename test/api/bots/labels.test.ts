@@ -55,6 +55,48 @@ t.test('runs the code of a label on request, and the live code otherwise', async
   t.equal((await runAs(id, 'staging')).text, 'two')
 })
 
+t.test('returns 400 for a deploy with inputs that are unknown or without a value', async (t) => {
+  const id = await aBot(botica, returning('one'))
+  const code = returning('two')
+  const label = { name: 'label', valueString: 'staging' }
+  const given = (...more: object[]) => ({
+    resourceType: 'Parameters',
+    parameter: [{ name: 'code', valueString: code }, ...more],
+  })
+  const cases: readonly (readonly [string, object, string])[] = [
+    ['', { code, lable: 'staging' }, 'lable'],
+    ['?lable=staging', { code }, 'lable'],
+    ['?label=', { code }, 'label'],
+    ['?label=staging', { code, label: 'next' }, 'label'],
+    ['', given({ ...label, name: 'lable' }), 'Parameters.parameter[1]'],
+    ['', given({ name: 'label' }), 'Parameters.parameter[1]'],
+    ['', given({ name: 'label', valueBoolean: true }), 'Parameters.parameter[1]'],
+    ['', given(label, label), 'Parameters.parameter[2]'],
+    ['', { ...given(), paramter: [label] }, 'Parameters.paramter'],
+  ]
+  for (const [query, body, place] of cases) {
+    const answer = await admin.post<Untyped>(`Bot/${id}/$deploy${query}`, body)
+    t.equal(answer.status, 400, JSON.stringify(body))
+    t.same(answer.body.issue?.[0]?.expression, [place])
+  }
+  t.equal((await execute(admin, id)).text, 'one')
+})
+
+t.test('reads the label of a deploy from the query and from any text of Parameters', async (t) => {
+  const id = await aBot(botica, returning('one'))
+  const path = `Bot/${id}/$deploy`
+  const inQuery = await admin.post(`${path}?label=staging&_pretty=true`, { code: returning('two') })
+  t.equal(inQuery.status, 200)
+  const parameter = [
+    { name: 'code', valueString: returning('three') },
+    { name: 'label', valueCode: 'next' },
+  ]
+  t.equal((await admin.post(path, { resourceType: 'Parameters', parameter })).status, 200)
+  t.equal((await execute(admin, id)).text, 'one')
+  t.equal((await runAs(id, 'staging')).text, 'two')
+  t.equal((await runAs(id, 'next')).text, 'three')
+})
+
 t.test('keeps the source of labelled TypeScript with the label', async (t) => {
   const id = await aBot(botica, returning('one'))
   const code = 'export const handler = async (): Promise<string> => "typed"'
@@ -111,13 +153,14 @@ t.test('an accepted run keeps its code when the bot is deployed', async (t) => {
 t.test('rejects labels and versions that cannot be', async (t) => {
   const id = await aBot(botica, returning('one'))
   const cases: readonly (readonly [Readonly<Record<string, unknown>>, RegExp])[] = [
-    [{ label: '' }, /label must begin with a letter/],
+    [{ label: '' }, /"label" is empty/],
     [{ label: 'a b' }, /label must begin with a letter/],
     [{ label: 7 }, /"label" must be a string/],
     [{ version: '7' }, /must not be a whole number/],
     [{ version: 'a b' }, /A version must have/],
     [{ version: true }, /"version" must be a string/],
-    [{ code: '', label: 'staging' }, /"code" is missing/],
+    [{ code: '', label: 'staging' }, /"code" is empty/],
+    [{ code: undefined, label: 'staging' }, /"code" is missing/],
   ]
   for (const [more, text] of cases) {
     const answer = await deployAs(id, returning('two'), more)

@@ -123,9 +123,11 @@ t.test('with Prefer: respond-async a worker copies', async (t) => {
 })
 
 t.test('rejects invalid clones', async (t) => {
-  for (const body of [[], { name: '' }, { resourceTypes: ['No'] }, { includeIds: 'x' }]) {
+  for (const body of [[], { name: '' }, { resourceTypes: ['No'] }, { includeIds: 1 }]) {
     t.equal((await clone(JSON.stringify(body), { 'Content-Type': 'application/json' })).status, 400)
   }
+  const misspelt = await clone({ name: 'x', excludeId: [patient.id] })
+  t.match(misspelt, { status: 400, body: { issue: [{ expression: ['excludeId'] }] } })
   t.equal((await clone({ name: 'x' }, {}, admin)).status, 403)
   t.equal((await superAdmin.post(`Project/${randomUUID()}/$clone`, {})).status, 404)
 })

@@ -183,6 +183,13 @@ t.test('resends the newest version for an admin', async (t) => {
   t.equal((await resend({ interaction: 'create' })).status, 200)
   t.match((await receiver.got('/other', 1))[0]?.headers, { 'x-medplum-interaction': 'create' })
   t.match(await readStatus(String(other.id)), { status: 'active' })
+  const valueReference = { reference: `Subscription/${one.id}` }
+  const parameter = [{ name: 'subscription', valueReference }]
+  t.equal((await resend({ resourceType: 'Parameters', parameter })).status, 200)
+  await receiver.got('/one', 3)
+  t.equal(receiver.on('/other').length, 1, 'Parameters name the Subscription, too')
+  const misspelt = await resend({ subscripton: `Subscription/${one.id}` })
+  t.match(misspelt, { status: 400, body: { issue: [{ expression: ['subscripton'] }] } })
 
   const { client } = await botica.createMember()
   t.equal((await resend({}, client)).status, 403)
