@@ -150,14 +150,21 @@ export class RunLeaseLost extends HttpError {
   }
 }
 
-/** 409 after repeated retries; the SQLSTATE indicates that another retry may succeed. */
-export function retriesExhausted(sqlState: string): HttpError {
-  const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
-  const coded = issues.map(({ details, ...rest }) => ({
-    ...rest,
-    details: { coding: [{ code: sqlState }], ...details },
-  }))
-  return new HttpError(409, outcome(id, ...coded))
+/** 409 for a request that lost races with others. Nothing of it was applied, so that it can be sent again. */
+export class RaceLost extends HttpError {
+  /** The SQLSTATE indicates that another retry may succeed. */
+  constructor(text = 'Too many concurrent changes, try again', sqlState?: string) {
+    const lost = issue('error', 'conflict', text)
+    const coding = sqlState === undefined ? {} : { coding: [{ code: sqlState }] }
+    const coded = { ...lost, details: { ...coding, ...lost.details } }
+    super(409, outcome('conflict', coded), { headers: { 'Retry-After': '1' } })
+  }
+}
+
+/** True also when the error was given the path of an entry. */
+export function isRaceLost(error: unknown): boolean {
+  if (!(error instanceof HttpError)) return false
+  return error instanceof RaceLost || isRaceLost(error.cause)
 }
 
 export function withExpression(error: unknown, expression: string): unknown {

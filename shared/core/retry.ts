@@ -1,6 +1,6 @@
 /** Retries of work that loses races. */
 import { setTimeout as delay } from 'node:timers/promises'
-import { conflict, retriesExhausted, TransactionConflict } from './errors.ts'
+import { RaceLost, TransactionConflict } from './errors.ts'
 
 /** Returned by work that lost a race and may succeed on the new state. */
 export const LOST = Symbol('lost race')
@@ -27,9 +27,9 @@ export async function retryOnConflict<T>(
       if (done !== LOST) return done
     } catch (error) {
       if (inTransaction || !(error instanceof TransactionConflict)) throw error
-      if (paused === PAUSED) throw retriesExhausted(error.sqlState)
+      if (paused === PAUSED) throw new RaceLost(undefined, error.sqlState)
       await delay(PAUSE_MS * 2 ** paused++ * (0.75 + Math.random() / 2))
     }
   }
-  throw conflict('Too many concurrent changes, try again')
+  throw new RaceLost()
 }

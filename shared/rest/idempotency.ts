@@ -1,13 +1,13 @@
 /**
- * `Idempotency-Key`: repeats of a write get the first response for a day, except server errors. Writes and
- * transactions commit with their response; other work that a crash interrupts is not repeated. Responses may contain
- * secrets, so they are sealed by the request and replayed under the same rights only.
+ * `Idempotency-Key`: repeats of a write get the first response for a day, except server errors and lost races, which
+ * applied nothing. Writes and transactions commit with their response; other work that a crash interrupts is not
+ * repeated. Responses may contain secrets, so they are sealed by the request and replayed under the same rights only.
  */
 import { hash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import { rightsDigest } from '../access/policy.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
-import { badRequest, businessRule, conflict, HttpError } from '../core/errors.ts'
+import { badRequest, businessRule, conflict, HttpError, isRaceLost } from '../core/errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import {
@@ -89,7 +89,8 @@ async function answerWhole(keeping: Keeping, work: KeyedWork): Promise<FhirReply
       return reply
     })
   } catch (error) {
-    if (!(error instanceof HttpError) || error instanceof Repeated) throw error
+    // The rollback has released the key.
+    if (!(error instanceof HttpError) || error instanceof Repeated || isRaceLost(error)) throw error
     return await keepUnlessOurs(keeping, work.failed(error))
   }
 }
@@ -102,7 +103,9 @@ async function answerClaimed(keeping: Keeping, work: KeyedWork): Promise<FhirRep
   try {
     return await keepUnlessOurs(keeping, await work.answer(services))
   } catch (error) {
-    if (error instanceof HttpError) return await keepUnlessOurs(keeping, work.failed(error))
+    if (error instanceof HttpError && !isRaceLost(error)) {
+      return await keepUnlessOurs(keeping, work.failed(error))
+    }
     await giveUp(services, once)
     throw error
   }

@@ -1,7 +1,7 @@
 /** Versions and labels of a Bot: `Bot/:id/$releases`, `$promote` and `$rollback`. The rights are those of `$deploy`. */
 import { type ProjectContext, servicePrincipal, systemPrincipal } from '../../access/principal.ts'
 import { type BotHistory, codeUrl, intactCode, readHistory } from '../../bots/versions.ts'
-import { badRequest, conflict, notFound } from '../../core/errors.ts'
+import { badRequest, notFound, RaceLost } from '../../core/errors.ts'
 import {
   botLabels,
   checkLabelName,
@@ -110,7 +110,7 @@ export const rollback: Operation = {
       }
       const { live, previous, project } = past
       if (codeAt(latest, LIVE)?.code.url !== live) {
-        throw conflict('The live version has changed meanwhile: try again')
+        throw new RaceLost('The live version has changed meanwhile: try again')
       }
       if (previous === undefined) throw badRequest('The bot has no version before this one')
       return withCode(latest, LIVE, await intactCode(call.services, project, previous))

@@ -4,7 +4,7 @@ import { isPlain, readDecided } from '../../access/decisions/decide.ts'
 import { may } from '../../access/policy.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { batchPerTick } from '../../core/batching.ts'
-import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../core/errors.ts'
+import { forbidden, HttpError, notFound, preconditionFailed, RaceLost } from '../../core/errors.ts'
 import { LOST, retryOnConflict } from '../../core/retry.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
@@ -269,7 +269,7 @@ async function removeRow(
   if (found.deleted) await notifyDeletion(store, found, toVersion(found, id))
   if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
-  throw conflict('Too many concurrent changes, try again')
+  throw new RaceLost()
 }
 
 async function notifyDeletion(

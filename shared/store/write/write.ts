@@ -33,6 +33,7 @@ import {
   notFound,
   OffloadRequired,
   preconditionFailed,
+  RaceLost,
   tooLarge,
 } from '../../core/errors.ts'
 import { LOST, retryOnConflict } from '../../core/retry.ts'
@@ -335,7 +336,7 @@ async function writeChange(
   const written = await submit(store, prepared).catch((error: unknown) => {
     if (isLive || !isTaken(error)) throw error
     // Another caller has restored the deleted resource. A failed statement ends a transaction.
-    if (store.deferred) throw conflict('Too many concurrent changes, try again')
+    if (store.deferred) throw new RaceLost()
     return undefined
   })
   if (!(written instanceof Date)) return LOST

@@ -67,6 +67,40 @@ t.test('replays error responses', async (t) => {
   t.equal((await client.post('Patient', bad, key)).text, first.text)
 })
 
+t.test('runs a request again that lost its races', async (t) => {
+  const mark = randomUUID()
+  const losing = `losing_${mark.replaceAll('-', '')}`
+  const run = (text: string) => database.query({ text, values: [] })
+  await run(`create function ${losing}() returns trigger language plpgsql as $$ begin
+    if strpos(new.content, '${mark}') > 0 then
+      raise exception 'another change was first' using errcode = '40001';
+    end if;
+    return new;
+  end $$`)
+  await run(`create trigger ${losing} before insert on version
+    for each row execute function ${losing}()`)
+  const request = { method: 'POST', url: 'Patient' }
+  const entry = [{ request, resource: aMarked(mark) }]
+  const client = { path: `/admin/projects/${botica.project.id}/client`, body: { name: mark } }
+  const requests = [
+    { path: 'Patient', body: aMarked(mark), status: 201 },
+    { path: '', body: { resourceType: 'Bundle', type: 'transaction', entry }, status: 200 },
+    { ...client, status: 201 },
+  ].map((one) => ({ ...one, key: withKey() }))
+  for (const { path, body, key } of requests) {
+    const lost = await botica.admin.post(path, body, key)
+    t.match(lost, { status: 409, body: { issue: [{ details: { text: /try again/ } }] } }, path)
+    t.equal(lost.headers.get('retry-after'), '1')
+  }
+  await run(`drop function ${losing} cascade`)
+  for (const { path, body, key, status } of requests) {
+    const first = await botica.admin.post(path, body, key)
+    t.equal(first.status, status, path)
+    t.equal((await botica.admin.post(path, body, key)).text, first.text)
+  }
+  t.equal(await countMatches(mark), 2)
+})
+
 t.test('rejects another body under the same key', async (t) => {
   const key = withKey()
   t.equal((await client.post('Patient', aPatient(), key)).status, 201)
