@@ -115,7 +115,7 @@ export interface WriteRule {
   resolveAuthor?(principal: Principal): Reference
   /** Stores the resource in the Project with the same id. */
   readonly isProject?: boolean
-  /** Checks a member's deletion before the resource is read. Errors: 403. */
+  /** Checks a member's deletion of a resource that it can read, before the policy. Errors: 403. */
   checkRemoval?(store: StoreContext, principal: Principal, id: string): Promise<void>
   /** Checks a member's deletion after the policy allowed it. Errors: 400. */
   checkDeletion?(store: StoreContext, principal: Principal, id: string): Promise<void>

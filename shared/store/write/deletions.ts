@@ -190,12 +190,16 @@ export async function remove(
 ): Promise<Deletion> {
   requireAllowed(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
-  const isMember = principal.membershipId !== undefined
-  if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
-  if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
+  const isRuled = !isPlain(principal, type, 'delete') || !isSeen(principal, type)
+  if (isRuled || memberRule(store, principal, type)?.checkRemoval !== undefined) {
     return removeRuled(store, principal, { type, id, options })
   }
   return removeRow(store, principal, { type, id, options })
+}
+
+/** The service itself is trusted. */
+function memberRule({ rules }: StoreContext, { membershipId }: Principal, type: string) {
+  return membershipId === undefined ? undefined : rules.get(type)
 }
 
 function isSeen(principal: Principal, type: string): boolean {
@@ -219,6 +223,7 @@ async function removeStored(
 ): Promise<Deletion | typeof LOST> {
   const before = await readDecided(store, principal, type, { id, interactions: ['read', 'delete'] })
   if (before?.decisions.read === undefined) throw notFound()
+  await memberRule(store, principal, type)?.checkRemoval?.(store, principal, id)
   const { row } = before
   if (row.content === null) return { ...toVersion(row, id), membership: undefined }
   if (before.decisions.delete === undefined) throw forbidden('criteria of every entry for delete')
@@ -237,8 +242,7 @@ async function removeRow(
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
-  const isMember = principal.membershipId !== undefined
-  if (isMember) await store.rules.get(type)?.checkDeletion?.(store, principal, id)
+  await memberRule(store, principal, type)?.checkDeletion?.(store, principal, id)
   const scope = rowScope(principal, type)
   const removeIn = (project: number) => {
     const deletion = {

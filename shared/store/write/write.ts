@@ -249,7 +249,10 @@ async function planChange(
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
   const { read: seen, update: changing } = before?.decisions ?? {}
-  if (row !== undefined && seen === undefined) throw notFound()
+  // An If-Match on a hidden resource fails as on an absent one.
+  if (row !== undefined && seen === undefined) {
+    throw options.ifMatch ? preconditionFailed() : notFound()
+  }
   if (row !== undefined && changing === undefined) {
     throw forbidden('criteria of every entry for update, on the stored version')
   }

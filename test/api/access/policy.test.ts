@@ -1,4 +1,5 @@
 /** Access policies over HTTP. */
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, statementsAsked } from '../../fixtures/botica.ts'
 import { idsIn, memberUnder } from '../../fixtures/policy/policy.ts'
@@ -35,6 +36,26 @@ t.test('limits visible resources to the criteria', async (t) => {
   t.match((await client.get('Patient?_total=accurate')).body, { total: 1 })
   t.equal((await client.get('Observation')).status, 403)
   t.equal((await client.get(`Observation/${seenA?.id}`)).status, 403)
+})
+
+t.test('answers a change of a hidden resource like one of an absent resource', async (t) => {
+  const { client } = await memberUnder(botica, { ...ORG, parameters: org(a) })
+  const patch = [{ op: 'replace', path: '/gender', value: 'other' }]
+  for (const id of [patientB.id, randomUUID()]) {
+    const path = `Patient/${id}`
+    const body = aPatient({ ...of(a), id })
+    const ways = (headers: Record<string, string> = {}) =>
+      Promise.all([
+        client.put(path, body, headers),
+        client.patch(path, patch, headers),
+        client.del(path, headers),
+      ])
+    const statuses = async (headers?: Record<string, string>) =>
+      (await ways(headers)).map(({ status }) => status)
+    t.same(await statuses(), [404, 404, 404])
+    t.same(await statuses({ 'If-Match': 'W/"1"' }), [412, 412, 404])
+    t.same(await statuses({ 'If-Match': '*' }), [412, 412, 412])
+  }
 })
 
 t.test('requires that the policy allows a resource before and after a change', async (t) => {

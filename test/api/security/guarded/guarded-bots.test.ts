@@ -61,6 +61,19 @@ t.test(
   },
 )
 
+t.test('returns 404 for a deletion of a hidden Bot or client with more rights', async (t) => {
+  const bot = await botUnder({ admin: true })
+  const { client } = await memberUnder(botica, {
+    entries: ['Bot', 'ClientApplication'].map((resourceType) => {
+      return { resourceType, criteria: `${resourceType}?name=none` }
+    }),
+  })
+  for (const path of [`Bot/${bot}`, `ClientApplication/${botica.adminCredentials.id}`]) {
+    t.equal((await client.del(path)).status, 404, path)
+    t.equal((await admin.get(path)).status, 200)
+  }
+})
+
 t.test('rejects writes of the Binary with the code of such a Bot', async (t) => {
   const bot = await botUnder({ admin: true })
   const binary = await readCode(bot)
