@@ -115,10 +115,15 @@ export interface ReadVersion {
   readonly ver: number
 }
 
-/** Updates and deletes resources in one transaction. Errors: 412 if one of them is no longer at its version. */
+/**
+ * Updates and deletes resources in one transaction; `check` sees the prior state. Errors: 412 if one of them is no
+ * longer at its version.
+ */
 export async function changeTogether(
   context: FhirContext,
   { updates, deletions }: Readonly<Record<'updates' | 'deletions', readonly ReadVersion[]>>,
+  check: (inside: Repository) => Promise<void>,
+  guard: Guard,
 ): Promise<{ readonly updated: readonly Written[] }> {
   const { services, principal, request } = context
   await charge(services, principal, {
@@ -135,9 +140,10 @@ export async function changeTogether(
   for (const { resource, ver } of deletions) {
     await beforeDelete(context, resource.resourceType, resource.id ?? '', [ver])
   }
-  const updated: Written[] = []
-  const deleted: Deletion[] = []
-  await services.repository.transaction(async (inside) => {
+  const { updated, deleted } = await services.repository.transaction(async (inside) => {
+    await check(inside)
+    const updated: Written[] = []
+    const deleted: Deletion[] = []
     for (const { resource, ver, warnings } of accepted) {
       const version = await inside.update(principal, resource, { ifMatch: [ver] })
       updated.push({ version, warnings })
@@ -148,7 +154,8 @@ export async function changeTogether(
         await inside.delete(principal, resource.resourceType, resource.id ?? '', options),
       )
     }
-  })
+    return { updated, deleted }
+  }, guard)
   await afterDeletions(context, deleted)
   return { updated }
 }

@@ -1,14 +1,24 @@
 /** `Appointment/{id}/$confirm` and `$cancel`, compatible with Medplum's clients. Each is one transaction. */
-import { badRequest, conflict, isAbsent } from '../../core/errors.ts'
+import { systemPrincipal } from '../../access/principal.ts'
+import { badRequest, conflict, isAbsent, preconditionFailed } from '../../core/errors.ts'
 import { type Resource, targetIn, toObjects } from '../../fhir/resource.ts'
 import { toInteraction } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { finishWrite } from '../../rest/interaction.ts'
 import { changeTogether, type ReadVersion } from '../../rest/write.ts'
+import { equals, find, searchFor } from '../../store/lookups.ts'
+import type { Repository } from '../../store/repository.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
+import type { Guard } from '../../store/transaction.ts'
 import { writtenReply } from './book.ts'
 
-/** Errors: 400 for a Slot that is free, 409 for another status, 412 for a concurrent change; 403, 404. */
+/** Statuses of an Appointment that takes the time of its Slots; a proposed one does not. */
+const HOLDING = ['pending', 'booked', 'arrived', 'checked-in', 'fulfilled']
+
+/**
+ * Errors: 400 for a Slot that is free or held by another Appointment, 409 for another status, 412 for a concurrent
+ * change; 403, 404.
+ */
 export const confirm: Operation = {
   name: 'confirm',
   on: [{ type: 'Appointment', level: 'instance' }],
@@ -19,7 +29,8 @@ export const confirm: Operation = {
     answer: 'Bundle',
   },
   async run(call) {
-    const { appointment, slots } = await readBooking(call, ['pending', 'proposed'], 'confirmed')
+    const booking = await readBooking(call, ['pending', 'proposed'], 'confirmed')
+    const { appointment, slots } = booking
     if (slots.length === 0) throw badRequest('The Appointment has no Slot', 'Appointment.slot')
     for (const [i, { resource }] of slots.entries()) {
       if (String(resource.status).startsWith('busy')) continue
@@ -27,13 +38,23 @@ export const confirm: Operation = {
     }
     const tentative = slots.filter(({ resource }) => resource.status === 'busy-tentative')
     const context = toInteraction(call)
-    const { updated } = await changeTogether(context, {
-      updates: [
-        withStatus(appointment, 'booked'),
-        ...tentative.map((slot) => withStatus(slot, 'busy')),
-      ],
-      deletions: [],
-    })
+    const updates = [
+      withStatus(appointment, 'booked'),
+      ...tentative.map((slot) => withStatus(slot, 'busy')),
+    ]
+    const check = async (inside: Repository) => {
+      const other = (await heldByOthers(inside, call, booking)).indexOf(true)
+      if (other >= 0) {
+        throw badRequest('The Slot belongs to another Appointment', `Appointment.slot[${other}]`)
+      }
+      await requireUnchanged(inside, call, slots)
+    }
+    const { updated } = await changeTogether(
+      context,
+      { updates, deletions: [] },
+      check,
+      slotLocks(call, slots),
+    )
     return writtenReply(context, updated, 200)
   },
 }
@@ -45,16 +66,28 @@ export const cancelAppointment: Operation = {
   methods: ['POST'],
   text: {
     summary: 'Cancel an appointment',
-    description: 'The Appointment becomes cancelled, and its Slots are deleted.',
+    description:
+      'The Appointment becomes cancelled, and its Slots are deleted, except those that another Appointment holds.',
     answer: 'Appointment',
   },
   async run(call) {
-    const { appointment, slots } = await readBooking(call, ['pending', 'booked'], 'cancelled')
+    const booking = await readBooking(call, ['pending', 'booked'], 'cancelled')
+    const { appointment, slots } = booking
     const context = toInteraction(call)
-    const { updated } = await changeTogether(context, {
-      updates: [withStatus(appointment, 'cancelled')],
-      deletions: slots,
-    })
+    const held = await heldByOthers(call.services.repository, call, booking)
+    const check = async (inside: Repository) => {
+      const now = await heldByOthers(inside, call, booking)
+      if (now.some((isHeld, i) => isHeld !== held[i])) throw preconditionFailed()
+    }
+    const { updated } = await changeTogether(
+      context,
+      {
+        updates: [withStatus(appointment, 'cancelled')],
+        deletions: slots.filter((_, i) => held[i] !== true),
+      },
+      check,
+      slotLocks(call, slots),
+    )
     const [written] = updated
     if (written === undefined) throw new Error('The cancelled Appointment was not written')
     return finishWrite(context, written.version, written.warnings)
@@ -89,6 +122,43 @@ async function readBooking(
     }),
   )
   return { appointment, slots }
+}
+
+function ofSlot({ resource }: ReadVersion) {
+  return equals('slot', 'reference', `Slot/${resource.id}`)
+}
+
+/** Serializes the changes of the Appointments of a Slot. */
+function slotLocks({ principal }: OperationCall, slots: readonly ReadVersion[]): Guard {
+  const conditions = slots.map((slot) => searchFor('Appointment', [ofSlot(slot)], 1, []))
+  return { principal: systemPrincipal(principal.project), conditions, oneState: false }
+}
+
+/** For each Slot: true if another Appointment takes its time, whether the caller sees it or not. */
+async function heldByOthers(
+  repository: Repository,
+  { principal }: OperationCall,
+  { appointment, slots }: Booking,
+): Promise<readonly boolean[]> {
+  const reader = systemPrincipal(principal.project, 'project')
+  const held: boolean[] = []
+  for (const slot of slots) {
+    const conditions = [ofSlot(slot), equals('status', 'token', ...HOLDING)]
+    const found = await find(repository, reader, 'Appointment', { conditions, count: 2 })
+    held.push(found.some(({ id }) => id !== appointment.resource.id))
+  }
+  return held
+}
+
+/** Errors: 412 for a Slot that was changed or deleted meanwhile. */
+async function requireUnchanged(
+  inside: Repository,
+  { principal }: OperationCall,
+  slots: readonly ReadVersion[],
+): Promise<void> {
+  const ids = slots.map(({ resource }) => ({ type: 'Slot', id: resource.id ?? '' }))
+  const found = await inside.readMany(principal, ids)
+  if (slots.some(({ ver }, i) => found[i]?.ver !== ver)) throw preconditionFailed()
 }
 
 async function readForChange(
