@@ -61,19 +61,14 @@ export const everything: Operation = {
     const type = call.type as 'Patient' | 'Encounter' | 'Group'
     const cursor = readCursor(inputs.text('_cursor'))
     const types = readTypes(inputs)
-    const start = readDateRange(inputs, 'start')?.low
-    const end = readDateRange(inputs, 'end')?.high
-    if (start !== undefined && end !== undefined && start >= end) {
-      throw badRequest('"start" must not be after "end"', 'start')
-    }
+    const count = Math.min(readCount(inputs, '_count', DEFAULT_COUNT), MAX_COUNT)
     const page = await services.repository.compartment(principal, {
       type,
       id,
       types,
       since: readInstant(inputs, '_since'),
-      start,
-      end,
-      count: Math.min(readCount(inputs, '_count', DEFAULT_COUNT), MAX_COUNT),
+      ...readCareDates(inputs),
+      count,
       offset: readOffset(inputs, cursor),
       after: cursor?.after,
     })
@@ -90,7 +85,8 @@ export const everything: Operation = {
     if (page.next !== undefined) {
       links.push(pageLink(context, inputs, 'next', writeCursor(page.next, seen)))
     }
-    const isWhole = page.next === undefined && cursor === undefined && !inputs.whole('_offset')
+    const isFirst = cursor === undefined && !inputs.whole('_offset')
+    const isWhole = count > 0 && isFirst && page.next === undefined
     const total = isWhole ? page.versions.length : undefined
     return pageReply(context, { type: 'searchset', total, links }, entries)
   },
@@ -125,6 +121,16 @@ function readDateRange(inputs: Inputs, name: string): { low: number; high: numbe
   if (text === undefined) return undefined
   if (!/^\d/.test(text)) throw badRequest(`"${name}" must be a date`, name)
   return parseDateValue(text)
+}
+
+/** Errors: 400 for a start after the end. */
+function readCareDates(inputs: Inputs) {
+  const start = readDateRange(inputs, 'start')?.low
+  const end = readDateRange(inputs, 'end')?.high
+  if (start !== undefined && end !== undefined && start >= end) {
+    throw badRequest('"start" must not be after "end"', 'start')
+  }
+  return { start, end }
 }
 
 function readInstant(inputs: Inputs, name: string): Date | undefined {

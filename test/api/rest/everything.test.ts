@@ -182,6 +182,8 @@ t.test('omits resources that the caller may not read', async (t) => {
   })
   t.same((await follow(client, path)).match, [`Patient/${patient.id}`])
   t.match(await botica.superAdmin.get(path), { status: 200, body: { total: 2 } })
+  const none = (await admin.get<Page>(`${path}?_count=0`)).body
+  t.same([none.entry, none.total], [undefined, undefined], 'an empty page counts nothing')
 })
 
 t.test('rejects invalid requests', async (t) => {
