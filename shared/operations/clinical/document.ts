@@ -1,6 +1,6 @@
 /** `Composition/$document`, without graphs. https://hl7.org/fhir/R4/composition-operation-document.html */
 import { randomUUID } from 'node:crypto'
-import { badRequest, businessRule } from '../../core/errors.ts'
+import { badRequest, businessRule, tooCostly } from '../../core/errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { canonicalUrl, parseReference, visitReferences } from '../../fhir/resource.ts'
@@ -125,7 +125,10 @@ function patientId(text: string): string {
   throw badRequest('"patient" must be the id of a Patient', 'patient')
 }
 
-/** Dates are those of the documented care. Without dates, returns the newest of each type. Errors: 400 for a date. */
+/**
+ * Dates are those of the documented care. Without dates, returns the newest of each type. Errors: 400 for a date, and
+ * for too many documents.
+ */
 async function documents(
   call: OperationCall,
   inputs: Inputs,
@@ -139,9 +142,12 @@ async function documents(
   if (type !== undefined) query.append('type', type)
   const profiles = inputs.texts('profile')
   if (profiles.length > 0) query.append('_profile', profiles.join(','))
-  const { versions } = await searchByQuery(call, 'DocumentReference', query, {
+  const { versions, next } = await searchByQuery(call, 'DocumentReference', query, {
     count: MOST_DOCUMENTS,
   })
+  if (next !== undefined) {
+    throw tooCostly(`There are more than ${MOST_DOCUMENTS} documents: give a type or dates`)
+  }
   if (start !== undefined || end !== undefined) return versions
   const seen = new Set<string>()
   return versions.filter((version) => {

@@ -69,6 +69,31 @@ t.test(
   },
 )
 
+t.test('returns 400 from $docref for more documents than it reads', async (t) => {
+  const { id } = await admin.create(aPatient())
+  const resource = {
+    resourceType: 'DocumentReference',
+    status: 'current',
+    subject: { reference: `Patient/${id}` },
+    content: [{ attachment: { contentType: 'text/plain', data: 'aGVsbG8=' } }],
+    context: { period: { start: '2020-05-01', end: '2020-05-02' } },
+  }
+  const request = { method: 'POST', url: 'DocumentReference' }
+  const add = (count: number) => {
+    const entry = Array.from({ length: count }, () => ({ request, resource }))
+    return admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+  }
+  const path = `DocumentReference/$docref?patient=${id}`
+  await add(1000)
+  t.match(await admin.get(`${path}&start=2020`), { status: 200, body: { total: 1000 } })
+  await add(1)
+  for (const query of ['', '&start=2020']) {
+    const answer = await admin.get(`${path}${query}`)
+    t.match(answer, { status: 400, body: { issue: [{ code: 'too-costly' }] } })
+  }
+  t.match(await admin.get(`${path}&type=${LOINC}|none`), { status: 200, body: { total: 0 } })
+})
+
 t.test('applies the policy of the caller to $docref', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [
