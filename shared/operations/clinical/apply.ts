@@ -25,6 +25,12 @@ import { parseVersion } from '../../store/rows/rows.ts'
 const MOST_ACTIONS = 100
 const MOST_LEVELS = 5
 
+const NAMED = {
+  encounter: 'Encounter',
+  practitioner: 'Practitioner',
+  organization: 'Organization',
+} as const
+
 /** Errors: 400, 403, 404; nothing is stored then. */
 export const apply: Operation = {
   name: 'apply',
@@ -49,11 +55,11 @@ export const apply: Operation = {
     if (subject === undefined || second !== undefined) {
       throw badRequest('$apply needs one subject', 'subject')
     }
-    const patient = await readNamed(call, subject, 'subject')
+    const patient = await readNamed(call, subject, 'subject', 'Patient')
     const variables: Record<string, Resource> = { subject: patient, patient }
-    for (const name of ['encounter', 'practitioner', 'organization']) {
+    for (const [name, type] of Object.entries(NAMED)) {
       const text = inputs.text(name)
-      if (text !== undefined) variables[name] = await readNamed(call, text, name)
+      if (text !== undefined) variables[name] = await readNamed(call, text, name, type)
     }
     const plan = parseVersion(await services.repository.read(principal, 'PlanDefinition', id))
     if (plan.status === 'retired') throw badRequest('The PlanDefinition is retired')
@@ -114,9 +120,10 @@ async function readNamed(
   { services, principal }: OperationCall,
   text: string,
   name: string,
+  type: string,
 ): Promise<Resource> {
   const target = parseReference(text)
-  if (target === undefined) throw badRequest(`"${name}" must be Type/id`, name)
+  if (target?.type !== type) throw badRequest(`"${name}" must be ${type}/id`, name)
   return parseVersion(await services.repository.read(principal, target.type, target.id))
 }
 

@@ -85,6 +85,12 @@ t.test('creates a CarePlan with Tasks and requests by $apply', async (t) => {
     404,
   )
   t.equal((await apply(id, named, stranger)).status, 404)
+  for (const name of ['subject', 'encounter', 'practitioner', 'organization']) {
+    const others = name === 'subject' ? [] : named.parameter
+    const wrong = { name, valueString: `PlanDefinition/${id}` }
+    const answer = await apply(id, aParameters(...others, wrong))
+    t.match(answer, { status: 400, body: { issue: [{ expression: [name] }] } }, name)
+  }
   for (const [why, action] of [
     ['language', { condition: applicability('true', 'text/cql') }],
     ['definition', { definitionCanonical: 'urn:none' }],
