@@ -179,7 +179,9 @@ function instant(name: string, given: string | undefined, faults: Fault[]): stri
   if (given === undefined) return undefined
   const text = withPlus(given)
   const range = INSTANT.test(text) ? parseDate(text) : undefined
-  if (range !== undefined) return new Date(range.low).toISOString()
+  const utc = range === undefined ? '' : new Date(range.low).toISOString()
+  // Years outside 1 to 9999 have a sign or are 0000.
+  if (/^(?!0000)\d{4}-/.test(utc)) return utc
   faults.push(fault('invalid', `${name} must be an instant, as 2026-01-31T12:00:00Z`, name, true))
   return undefined
 }

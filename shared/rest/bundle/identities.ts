@@ -5,11 +5,11 @@
 import { randomUUIDv7 } from 'node:crypto'
 import {
   badRequest,
-  conflict,
   HttpError,
   issue,
   multipleMatches,
   outcome,
+  RaceLost,
 } from '../../core/errors.ts'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
@@ -224,7 +224,7 @@ function severalMatches(entry: Entry): HttpError {
 /** Switches to a match that another request created. Errors: 409 once an entry refers to the generated id. */
 export function takeMatch(identity: Identity, { targets, used }: Identities, match: Version): void {
   const target = `${identity.type}/${identity.id}`
-  if (used.has(target)) throw conflict('Too many concurrent changes, try again')
+  if (used.has(target)) throw new RaceLost()
   for (const [link, meant] of targets) {
     if (meant === target) targets.set(link, `${match.type}/${match.id}`)
   }

@@ -1,5 +1,5 @@
 /** Pre-commit bots run before a transaction opens; if a target differs inside, the transaction fails. */
-import { conflict } from '../../core/errors.ts'
+import { RaceLost } from '../../core/errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { writeOptions } from '../../request/reply.ts'
 import type { FhirContext } from '../../request/request.ts'
@@ -43,7 +43,7 @@ export async function runPreCommitBots(
   return {
     plans: asked,
     check(inside) {
-      if (meantBy(inside) !== meant) throw conflict('Too many concurrent changes, try again')
+      if (meantBy(inside) !== meant) throw new RaceLost()
     },
   }
 }

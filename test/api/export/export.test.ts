@@ -143,7 +143,9 @@ t.test('reports every error of a request, unless handling is lenient', async (t)
   const url = await kickOff(client, '$export?_type=Patient,Nothing&colour=red', lenient)
   const { error } = await fetchManifest(client, url)
   t.match(error, [{ type: 'OperationOutcome', count: 2 }])
-  t.equal((await client.get('$export?_since=yesterday', lenient)).status, 400)
+  for (const since of ['yesterday', '0001-01-01T00:00:00%2B14:00', '9999-12-31T23:59:59-14:00']) {
+    t.equal((await client.get(`$export?_since=${since}`, lenient)).status, 400, since)
+  }
 })
 
 t.test('reports the progress of a running export', async (t) => {
