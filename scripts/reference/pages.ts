@@ -14,7 +14,7 @@ import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.t
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { FETCH_TIMEOUT_MS, MAX_FETCHED_BYTES } from '../../shared/outbound/fetch-outside.ts'
 import { MAX_DEPTH } from '../../shared/request/request.ts'
-import { MAX_CONCURRENT, MAX_FHIR_CALLS } from '../../worker/bots/bridge.ts'
+import { MAX_CONCURRENT, MAX_CONTENT_BYTES, MAX_FHIR_CALLS } from '../../worker/bots/bridge.ts'
 import { executorsWithin, runsWithin } from '../../worker/bots/executors.ts'
 import { MAX_FETCHES } from '../../worker/bots/fetches.ts'
 import { MOST_HELD } from '../../worker/bots/slots.ts'
@@ -114,6 +114,7 @@ function botLimitTable(): string {
 | code | ${mb(MAX_CODE_BYTES)} |  | fixed |
 | FHIR requests of a run | ${MAX_FHIR_CALLS} |  | fixed |
 | FHIR requests of a run at a time | ${MAX_CONCURRENT} |  | fixed |
+| response to a FHIR request of a run | ${mb(MAX_CONTENT_BYTES)} |  | fixed |
 | fetches of a run | ${MAX_FETCHES} |  | fixed |
 | a fetch | ${s(FETCH_TIMEOUT_MS)} without a byte, ${mb(MAX_FETCHED_BYTES)} |  | fixed |
 | calls of a run in all, except for parts of streams | ${MAX_CALLS} |  | fixed |

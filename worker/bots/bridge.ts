@@ -45,7 +45,7 @@ export const MAX_FHIR_CALLS = 1000
 /** Limit on calls in the run record, and on versions written by one call. */
 const MAX_NOTED = 100
 const MAX_METHOD = 10
-const MAX_CONTENT_BYTES = 20 * 1024 * 1024
+export const MAX_CONTENT_BYTES = 20 * 1024 * 1024
 const ROOT = '/fhir/R4/'
 const JSON_TYPE = 'application/json'
 /** Location and version of an entry in the response to a Bundle. */
@@ -354,10 +354,16 @@ function replyText({ status, headers, body }: Answered): string {
 
 /** Buffers the content, which the bot will hold in memory anyway. Errors: content above the size limit of a run. */
 async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
-  if (Number(reply.headers['Content-Length']) > MAX_CONTENT_BYTES) {
+  requireModest(Number(reply.headers['Content-Length']))
+  const body = await wholeBody(reply)
+  requireModest(Buffer.byteLength(body ?? ''))
+  return body
+}
+
+function requireModest(bytes: number): void {
+  if (bytes > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
   }
-  return wholeBody(reply)
 }
 
 function answerOutcome(status: number, outcome: unknown): Answered {

@@ -199,7 +199,19 @@ export class ExecutorProcess {
     run.end = end
     this.active.set(id, run)
     this.#sendCode(run)
-    const { botKey, asker, codeHash, inputKind, limits, event, input, fresh } = run.run
+    try {
+      this.#sendRun(id, run.run, wallMs)
+    } catch {
+      const message = { t: 'done', run: id, status: 'error', failure: 'thrown' } as const
+      const done = { ...message, kind: 'string', cpuMs: 0, wallMs: 0 } as const
+      end({ t: 'done', message: done, body: 'The input is too large', log: '' })
+    }
+    return promise
+  }
+
+  /** Errors: a RangeError for an input that does not fit into a frame. */
+  #sendRun(id: number, run: BotRun, wallMs: number): void {
+    const { botKey, asker, codeHash, inputKind, limits, event, input, fresh } = run
     this.#say(
       {
         t: 'run',
@@ -210,13 +222,12 @@ export class ExecutorProcess {
         inputKind,
         limits: { ...limits, wallMs },
         fresh: fresh === true,
-        concurrent: run.run.concurrent === true,
-        follow: run.run.onLog !== undefined,
+        concurrent: run.concurrent === true,
+        follow: run.onLog !== undefined,
       },
       event,
       ...(input === undefined ? [] : [input]),
     )
-    return promise
   }
 
   kill(death: Death): void {
@@ -338,7 +349,13 @@ async function answerCall(
     (answer) => [true, answer] as const,
     ({ message = 'The call failed' }) => [false, String(message).slice(0, MAX_MESSAGE)] as const,
   )
-  reply({ t: 'reply', run, call, ok, mayBeginAnew: !host.hasWritten }, text)
+  const message = { t: 'reply', run, call, mayBeginAnew: !host.hasWritten } as const
+  try {
+    reply({ ...message, ok }, text)
+  } catch {
+    // It does not fit into a frame.
+    reply({ ...message, ok: false }, 'The answer is too large')
+  }
 }
 
 let addon: string | undefined

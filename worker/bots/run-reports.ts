@@ -197,10 +197,10 @@ function createRecentRuns(services: Services) {
   }
 }
 
-function archiveRun(storage: Services['storage'], record: RunRecord): Promise<InputArchive> {
+async function archiveRun(storage: Services['storage'], record: RunRecord): Promise<InputArchive> {
   const { session, job, attempt, input, recorder, made, failure, result } = record
   const isStreamed = made.stream !== undefined
-  return archiveInput(storage, {
+  return await archiveInput(storage, {
     projectId: session.principal.project.id,
     job,
     attempt,
@@ -286,9 +286,9 @@ function createAudit({ log, repository }: Services) {
     what: 'AuditEvents',
     async write(records) {
       const results = await Promise.allSettled(
-        records.map((record) => {
+        records.map(async (record) => {
           const { project, profile } = record.session.principal
-          return repository.create(servicePrincipal(project, { profile }), auditEvent(record))
+          return await repository.create(servicePrincipal(project, { profile }), auditEvent(record))
         }),
       )
       return results.map((result) => (result.status === 'rejected' ? result.reason : undefined))

@@ -140,3 +140,18 @@ t.test('injects no header through a content type of a bot', async (t) => {
   t.equal(answer.status, 200)
   t.equal(answer.headers.get('set-cookie'), null)
 })
+
+t.test('returns an error for a page that is too large, and runs other bots', async (t) => {
+  const data = 'A'.repeat(14 * 1024 * 1024)
+  for (let count = 0; count < 5; count++) {
+    const attachment = { contentType: 'application/octet-stream', data }
+    const document = { resourceType: 'DocumentReference', status: 'current' }
+    const made = await admin.post('DocumentReference', { ...document, content: [{ attachment }] })
+    t.equal(made.status, 201)
+  }
+  const id = await aBot(botica, handler(`return medplum.search('DocumentReference')`))
+  const answer = await execute(admin, id, {}, { Prefer: 'wait=100' })
+  t.equal(answer.status, 400)
+  t.equal(answer.body.issue[0].details.text, 'The content is larger than 20 MB')
+  t.same((await execute(other.admin, neighbour, { a: 1 })).body, { a: 1 })
+})

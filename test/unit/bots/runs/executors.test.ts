@@ -210,6 +210,26 @@ t.test('forwards host calls, at most 32 at a time', async (t) => {
   t.ok(most > 1 && most <= 32, `has ${most} in flight`)
 })
 
+t.test('fails only the call whose answer is too large', async (t) => {
+  const code =
+    handler(`const read = (id) => medplum.readResource('Basic', id).catch((error) => error.message)
+    return [await read('large'), (await read('small')).id]`)
+  const result = await run(executors, aRun(code), async ({ payload }) => {
+    const isLarge = JSON.parse(payload).path === 'Basic/large'
+    if (isLarge) return 'x'.repeat(64 * 1024 * 1024)
+    const body = JSON.stringify({ resourceType: 'Basic', id: 'small' })
+    return JSON.stringify({ status: 200, headers: { 'content-type': 'application/json' }, body })
+  })
+  t.same(JSON.parse(result.body), ['The answer is too large', 'small'])
+})
+
+t.test('fails only a run whose input is too large', async (t) => {
+  const input = JSON.stringify('x'.repeat(64 * 1024 * 1024))
+  const result = await run(executors, { ...echo, input })
+  t.equal(failureText(result), 'The input is too large')
+  t.equal((await run(executors, echo)).body, '{"a":1}')
+})
+
 t.test('ends a cancelled run immediately, without affecting others', async (t) => {
   for (const body of ['await new Promise(() => {})', 'for (;;);']) {
     const controller = new AbortController()
