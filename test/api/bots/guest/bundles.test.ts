@@ -176,16 +176,17 @@ t.test(
         }
       }).on('error', reject))
     const drop = (url) => new Promise((resolve) =>
-      get(url, (response) => response.once('data', (part) => resolve(response.destroy() && part.toString()))))
+      get(url, (response) => response.once('data', (part) => resolve(response.destroy() && part.toString().slice(0, 4)))))
     export async function handler(medplum, { input }) {
       const broken = await read(input.url + '/broken').catch((error) => error instanceof Error)
       const response = await fetch(input.url)
       const late = (await fetch(input.url)).text()
-      return [await read(input.url), broken, await drop(input.url), await response.text(), await late]
+      const content = await medplum.download(input.url)
+      return [await read(input.url), broken, await drop(input.url), await response.text(), await late, await content.text()]
     }`
     const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
     const { body } = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
     const all = 'one two thrée'
-    t.same(body, [[all, true], true, 'one ', all, all])
+    t.same(body, [[all, true], true, 'one ', all, all, all])
   },
 )

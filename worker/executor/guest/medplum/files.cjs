@@ -118,13 +118,22 @@ function binaryPath(url) {
   return /^Binary\//.test(url) ? url : serverPath(url)
 }
 
+/** Returns the answer with its whole body, in parts. */
 async function fetchForeign(url, options) {
   const headers = { Accept: '*/*', ...options?.headers }
   const answer = await call('fetch', { url, method: 'GET', headers })
   if (answer.status >= 400) {
     throw new OperationOutcomeError(badRequest(`Download failed with status ${answer.status}`))
   }
-  return { ...answer, encoding: 'base64' }
+  const { rest } = answer
+  const more = rest === undefined ? [] : [await call('body', { id: rest, isWhole: true })]
+  const parts = [answer, ...more].map(({ body }) => answerBytes({ body, encoding: 'base64' }))
+  return [answer, parts]
+}
+
+async function fetchOwn(url, options) {
+  const answer = await send('GET', binaryPath(url), { options })
+  return [answer, [answerBytes(answer)]]
 }
 
 /** Returns the content as a Blob. A signed URL of another storage host goes through fetch. */
@@ -132,10 +141,10 @@ async function download(address, options) {
   const { Blob } = require('../web/blob.cjs')
   const url = String(address)
   const headers = { ...options?.headers, Accept: '*/*' }
-  const answer = isForeign(url)
+  const [answer, parts] = isForeign(url)
     ? await fetchForeign(url, options)
-    : await send('GET', binaryPath(url), { options: { ...options, headers } })
-  return new Blob([answerBytes(answer)], { type: findHeader(answer, 'content-type') })
+    : await fetchOwn(url, { ...options, headers })
+  return new Blob(parts, { type: findHeader(answer, 'content-type') })
 }
 
 module.exports = {
