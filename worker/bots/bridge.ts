@@ -4,6 +4,7 @@
  */
 import pLimit, { type LimitFunction } from 'p-limit'
 import { handle, handleSigned } from '../../shared/api/handle.ts'
+import { findRoute } from '../../shared/api/routes.ts'
 import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts'
 import { allOk, badStructure, HttpError, notFound } from '../../shared/core/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
@@ -187,12 +188,13 @@ export class Bridge implements Host {
       return answerOutcome(200, allOk)
     }
     if (!isFhir && !isSigned) return await this.#platform(asked, path)
-    if (!isRead(asked.method, path)) await this.#write()
+    const below = path.slice(isSigned ? 1 : ROOT.length)
+    if (!isRead(asked.method, below)) await this.#write()
     this.#requests ??= pLimit(MAX_CONCURRENT)
     return this.#requests(async () => {
       this.#requireRunning()
       const { services, session } = this.#options
-      const request = this.#requestOf(asked, url, path.slice(isSigned ? 1 : ROOT.length))
+      const request = this.#requestOf(asked, url, below)
       const reply = isSigned
         ? await handleSigned(services, request)
         : await handle(services, session.principal, request)
@@ -315,9 +317,20 @@ function relative(location: string): string {
 }
 
 function isRead(method: string, path: string): boolean {
-  // A called bot may write, regardless of the method.
-  if (/\/\$execute(\/|$)/.test(path)) return false
-  return method === 'GET' || method === 'HEAD' || (method === 'POST' && READING_POST.test(path))
+  const isAsked = method === 'GET' || method === 'HEAD'
+  if (!isAsked && !(method === 'POST' && READING_POST.test(path))) return false
+  return !path.includes('$') || !mayAct(method, path)
+}
+
+/** True for an operation that may have effects by any method, such as the call of a bot. */
+function mayAct(method: string, path: string): boolean {
+  try {
+    const route = findRoute(method, path)
+    return route.kind === 'operation' && route.operation.acts === true
+  } catch {
+    // It will be refused.
+    return false
+  }
 }
 
 /** Checks every member: the sandbox is not trusted. */

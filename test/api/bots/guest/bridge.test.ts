@@ -81,3 +81,29 @@ t.test('starts no queued calls after a run ends, and completes the others', asyn
   t.equal(all.filter(({ error }) => error === 'The run has ended').length, 2)
   t.equal(held.length, 6)
 })
+t.test('counts operations that may act as effects, by any method', async (t) => {
+  const calls: readonly (readonly [method: string, path: string, mayAct: boolean])[] = [
+    ['GET', 'Patient/a1', false],
+    ['GET', 'Patient?name=$x', false],
+    ['GET', 'Patient/a1/$everything?_count=1', false],
+    ['GET', 'ValueSet/$expand?url=x', false],
+    ['POST', 'Patient/_search', false],
+    ['POST', 'Patient/$validate', false],
+    ['POST', 'CodeSystem/$lookup', false],
+    ['POST', 'Patient', true],
+    ['GET', 'Bot/a1/$execute', true],
+    ['GET', 'Patient/a1/$own', true],
+    ['GET', 'Patient/%24own', true],
+    ['GET', '$own/more', true],
+    ['POST', 'Patient/a1/$lookup', true],
+    ['POST', 'Patient/a1/$expand', true],
+    ['GET', 'Agent/a1/$reload-config', true],
+    ['GET', 'Agent/a1/$stats', false],
+  ]
+  for (const [method, path, mayAct] of calls) {
+    const bridge = await aBridge(botica)
+    await bridge.answer({ kind: 'fhir', payload: JSON.stringify({ method, path, headers: {} }) })
+    t.equal(bridge.hasWritten, mayAct, `${method} ${path}`)
+    bridge.end()
+  }
+})
