@@ -3,12 +3,12 @@ import querystring from 'node:querystring'
 import t from 'tap'
 import { openGuest, plain, type Untyped } from '../../../fixtures/bots/guest.ts'
 
-function openGlobals(answer: (request: Untyped) => unknown = () => undefined) {
+function openGlobals(answer: (request: Untyped, kind: string) => unknown = () => undefined) {
   const sent: Untyped[] = []
   const guest = openGuest({
-    call: async (_kind, request) => {
+    call: async (kind, request) => {
       sent.push(request)
-      return answer(request)
+      return answer(request, kind)
     },
   })
   guest.load('./globals.cjs').install(guest.global)
@@ -177,6 +177,39 @@ t.test('rejects a refused or aborted fetch', async (t) => {
     ),
     { name: 'AbortError' },
   )
+})
+
+t.test('gives each clone of a response its whole body', async (t) => {
+  const { run } = openGlobals((request, kind) => {
+    if (kind === 'fetch') {
+      parts = ['two ', 'three']
+      return { status: 200, headers: {}, url: '', body: btoa('one '), rest: 1 }
+    }
+    const taken = parts.splice(0, request.isWhole ? 2 : 1).join('')
+    return { body: btoa(taken), isDone: parts.length === 0 }
+  })
+  let parts: string[] = []
+  const script = `(async () => {
+    const collect = async (stream) => {
+      const decoder = new TextDecoder()
+      let text = ''
+      for await (const chunk of stream) text += decoder.decode(chunk, { stream: true })
+      return text
+    }
+    const begin = async () => {
+      const response = await fetch('https://a.test/')
+      return [response, response.clone()]
+    }
+    const [a, b] = await begin()
+    const streams = await Promise.all([collect(a.body), collect(b.body)])
+    const [c, d] = await begin()
+    const texts = [await c.text(), await d.text()]
+    const [e, f] = await begin()
+    const mixed = await Promise.all([collect(e.body), f.text()])
+    return [streams, texts, mixed, c.bodyUsed]
+  })()`
+  const all = ['one two three', 'one two three']
+  t.same(plain(await run(script)), [all, all, all, true])
 })
 
 t.test('resolves modules by their Node names only', async (t) => {

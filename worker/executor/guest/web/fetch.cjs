@@ -121,8 +121,9 @@ class Body {
 
   /** Returns the content of a copy: a stream is split in two. */
   static share(body) {
-    if (body.#stream === undefined && !(body.#content instanceof ReadableStream))
-      return body.#content
+    const content = body.#content
+    const isPieces = content instanceof ReadableStream || content instanceof RemoteBody
+    if (body.#stream === undefined && !isPieces) return content
     const [own, other] = body.body.tee()
     body.#stream = own
     return other
