@@ -212,6 +212,15 @@ t.test('gives each clone of a response its whole body', async (t) => {
   t.same(plain(await run(script)), [all, all, all, true])
 })
 
+t.test('sends the chunks of an async iterable as a body', async (t) => {
+  const { run, sent } = openGlobals(() => ({ status: 200, headers: {}, url: '', body: '' }))
+  const chunks = "(async function* () { yield new TextEncoder().encode('one '); yield 'twö' })()"
+  await run(`fetch('https://a.test/', { method: 'POST', body: ${chunks}, duplex: 'half' })`)
+  t.equal(Buffer.from(sent[0].body, 'base64').toString(), 'one twö')
+  t.notOk('content-type' in sent[0].headers)
+  t.equal(await run(`new Response(${chunks}).text()`), 'one twö')
+})
+
 t.test('resolves modules by their Node names only', async (t) => {
   const { resolve } = load('./modules.cjs')
   t.equal(resolve('buffer').Buffer, guest.Buffer)

@@ -116,7 +116,9 @@ class Body {
   #isRead = false
 
   constructor(content) {
-    this.#content = content
+    const isIterable = typeof content?.[Symbol.asyncIterator] === 'function'
+    const isOther = isIterable && !(content instanceof ReadableStream)
+    this.#content = isOther ? ReadableStream.from(content) : content
   }
 
   /** Returns the content of a copy: a stream is split in two. */
