@@ -72,6 +72,13 @@ interface Asked {
   readonly body: Buffer | string | undefined
 }
 
+interface AskedFetch extends Asked {
+  readonly url: string
+  readonly redirect: string
+  /** Given by the sandbox, to cancel it. */
+  readonly id: unknown
+}
+
 export class Bridge implements Host {
   readonly #options: BridgeOptions
   /** These and #over are created when they are needed: most runs make no call. */
@@ -282,12 +289,12 @@ export class Bridge implements Host {
     }
   }
 
-  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<FetchAnswer> {
+  async #fetch(asked: AskedFetch): Promise<FetchAnswer> {
     const fetches = this.#openFetches()
-    fetches.admit()
+    const stop = fetches.admit(asked.id)
     if (asked.method !== 'GET' && asked.method !== 'HEAD') await this.#write()
     this.#requireRunning()
-    return await fetches.fetch(asked)
+    return await fetches.fetch(asked, stop)
   }
 }
 
@@ -334,10 +341,10 @@ function mayAct(method: string, path: string): boolean {
 }
 
 /** Checks every member: the sandbox is not trusted. */
-function readPayload(payload: string): Asked & { url: string; redirect: string } {
+function readPayload(payload: string): AskedFetch {
   const value: unknown = JSON.parse(payload)
   if (!isObject(value)) throw new Error('The call is not an object')
-  const { method, path, url, body, encoding, redirect } = value
+  const { method, path, url, body, encoding, redirect, id } = value
   const reserved = url === undefined ? OWN_RESERVED_HEADERS : RESERVED_HEADERS
   const headers = isObject(value.headers) ? Object.entries(value.headers) : []
   return {
@@ -345,6 +352,7 @@ function readPayload(payload: string): Asked & { url: string; redirect: string }
     path: typeof path === 'string' ? path : '',
     url: typeof url === 'string' ? url : '',
     redirect: typeof redirect === 'string' ? redirect : 'follow',
+    id,
     headers: Object.fromEntries(
       headers
         .map(([name, text]) => [name.toLowerCase(), String(text)] as const)

@@ -17,6 +17,7 @@ export const MAX_FETCHES = 50
 const FETCHES_AT_ONCE = 6
 const BODY_WAIT_MS = 20
 export const ENDED = new Error('The run has ended')
+const CANCELLED = new Error('The request was cancelled')
 
 export interface FetchAnswer extends Omit<FetchedPieces, 'body'> {
   /** Base64. */
@@ -36,6 +37,8 @@ export class Fetches {
   readonly #recorder: FetchRecorder | undefined
   readonly #places = pLimit(FETCHES_AT_ONCE)
   readonly #bodies = new Map<number, PartialBody>()
+  /** By the ids of the sandbox, which may be wrong; the last one counts. */
+  readonly #stops = new Map<unknown, AbortController>()
   #left = MAX_FETCHES
   #lastBody = 0
   #isClosed = false
@@ -46,17 +49,20 @@ export class Fetches {
     this.#recorder = recorder
   }
 
-  /** Counts a fetch. Errors: the run has made its last one. */
-  admit(): void {
+  /** Counts a fetch, and returns the means to cancel it. Errors: the run has made its last one. */
+  admit(id: unknown): AbortController {
     if (this.#left-- <= 0) throw new Error(`A run may make ${MAX_FETCHES} fetches`)
+    const stop = new AbortController()
+    if (id !== undefined) this.#stops.set(id, stop)
+    return stop
   }
 
   /** Errors: a message for the bot. */
-  fetch(asked: OutboundRequest): Promise<FetchAnswer> {
+  fetch(asked: OutboundRequest, stop: AbortController): Promise<FetchAnswer> {
     return this.#places(async () => {
       this.#signal.throwIfAborted()
       if (this.#isClosed) throw ENDED
-      const stop = new AbortController()
+      if (stop.signal.aborted) throw CANCELLED
       const signal = AbortSignal.any([this.#signal, stop.signal])
       const send = () => fetchPieces(asked, this.#rules, signal)
       const sent = this.#recorder === undefined ? send() : this.#recorder.record(asked, send)
@@ -75,9 +81,16 @@ export class Fetches {
     })
   }
 
-  /** Carries out `{id}`, the next part, `{id, isWhole}` or `{id, isCancelled}`. Errors: a message for the bot. */
+  /**
+   * Carries out `{id}`, the next part, `{id, isWhole}`, `{id, isCancelled}`, or `{fetches, isCancelled}` of fetches
+   * that wait, are under way or have a body. Errors: a message for the bot.
+   */
   async readBody(payload: string): Promise<string> {
-    const { id, isWhole, isCancelled } = readObject(payload)
+    const { id, fetches, isWhole, isCancelled } = readObject(payload)
+    if (Array.isArray(fetches)) {
+      for (const one of fetches) this.#stops.get(one)?.abort()
+      return '{}'
+    }
     const body = this.#bodies.get(Number(id))
     if (body === undefined) throw new Error('The body has ended')
     if (isCancelled === true) {

@@ -37,8 +37,8 @@ async function aHolder() {
     release: () => {
       for (const res of held) res.end('late')
     },
-    fetchBy: (bridge: Bridge) =>
-      bridge.answer({ kind: 'fetch', payload: JSON.stringify({ method: 'GET', url }) }),
+    fetchBy: (bridge: Bridge, more = {}) =>
+      bridge.answer({ kind: 'fetch', payload: JSON.stringify({ method: 'GET', url, ...more }) }),
   }
 }
 
@@ -81,6 +81,25 @@ t.test('starts no queued calls after a run ends, and completes the others', asyn
   t.equal(all.filter(({ error }) => error === 'The run has ended').length, 2)
   t.equal(held.length, 6)
 })
+
+t.test('aborts cancelled fetches, and sends none that wait for a place', async (t) => {
+  const { held, release, fetchBy } = await aHolder()
+  const bridge = await aBridge(botica)
+  const ids = [1, 2, 3, 4, 5, 6, 7]
+  const answers = ids.map((id) => fetchBy(bridge, { id }))
+  await until(async () => held.length === 6, PATIENCE_MS)
+  const payload = JSON.stringify({ fetches: [...ids, 99], isCancelled: true })
+  t.equal(await bridge.answer({ kind: 'body', payload }), '{}')
+  for (const text of await Promise.all(answers)) t.type(JSON.parse(text).error, 'string')
+  await until(async () => held.every(({ destroyed }) => destroyed), PATIENCE_MS)
+  const last = fetchBy(bridge, { id: 8 })
+  await until(async () => held.length === 7, PATIENCE_MS)
+  release()
+  t.match(JSON.parse(await last), { status: 200 })
+  t.equal(held.length, 7)
+  bridge.end()
+})
+
 t.test('counts operations that may act as effects, by any method', async (t) => {
   const calls: readonly (readonly [method: string, path: string, mayAct: boolean])[] = [
     ['GET', 'Patient/a1', false],

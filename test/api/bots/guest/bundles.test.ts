@@ -190,3 +190,28 @@ t.test(
     t.same(body, [[all, true], true, 'one ', all, all, all])
   },
 )
+t.test('drops aborted fetches, and sends streams as bodies', async (t) => {
+  const heard: string[] = []
+  const server = createServer(async (request, response) => {
+    heard.push(String(request.url))
+    if (request.url !== '/echo') return
+    response.end(Buffer.concat(await request.toArray()))
+  })
+  const port = await listen(t, server)
+  const source = `import { Readable } from 'node:stream'
+    export async function handler(medplum, { input: { url } }) {
+      const controller = new AbortController()
+      const { signal } = controller
+      const paths = ['/1', '/2', '/3', '/4', '/5', '/6', '/late']
+      const all = Promise.allSettled(paths.map((path) => fetch(url + path, { signal })))
+      setTimeout(() => controller.abort(new Error('enough')), 50)
+      const reasons = (await all).map(({ reason }) => reason.message)
+      const body = Readable.from(['sent ', 'é'])
+      const response = await fetch(url + '/echo', { method: 'POST', body, duplex: 'half' })
+      return [reasons, await response.text()]
+    }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const { body } = await execute(admin, id, { url: `http://127.0.0.1:${port}` })
+  t.same(body, [Array(7).fill('enough'), 'sent é'])
+  t.notOk(heard.includes('/late'))
+})

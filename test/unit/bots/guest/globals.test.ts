@@ -1,7 +1,9 @@
 import { createHash, createHmac } from 'node:crypto'
+import { createServer } from 'node:http'
 import querystring from 'node:querystring'
 import t from 'tap'
 import { openGuest, plain, type Untyped } from '../../../fixtures/bots/guest.ts'
+import { listen } from '../../../fixtures/http/listening.ts'
 
 function openGlobals(answer: (request: Untyped, kind: string) => unknown = () => undefined) {
   const sent: Untyped[] = []
@@ -177,6 +179,81 @@ t.test('rejects a refused or aborted fetch', async (t) => {
     ),
     { name: 'AbortError' },
   )
+})
+
+/** Starts a response, without an end. */
+async function aBrokenServer() {
+  const server = createServer((_, response) => void response.write('one'))
+  return `http://127.0.0.1:${await listen(t, server)}/`
+}
+
+t.test('ends the body of an aborted fetch with the reason, as Node does', async (t) => {
+  const { run, sent } = openGlobals((request, kind) => {
+    if (kind === 'fetch') return { status: 200, headers: {}, url: '', body: 'b25l', rest: 3 }
+    return request.isCancelled ? {} : new Promise(() => {})
+  })
+  const script = (url: string) => `(async () => {
+    const seen = []
+    const begin = async () => {
+      const controller = new AbortController()
+      const response = await fetch('${url}', { signal: controller.signal })
+      return { response, reader: () => response.body.getReader(), abort: () => controller.abort('why') }
+    }
+    const note = (promise) => promise.then(() => 'done', (reason) => reason).then((what) => seen.push(what))
+    const pending = await begin()
+    const reader = pending.reader()
+    await reader.read()
+    const waiting = note(reader.read())
+    pending.abort()
+    await waiting
+    await note(reader.read())
+    const resting = await begin()
+    const second = resting.reader()
+    await second.read()
+    resting.abort()
+    await note(second.read())
+    const unread = await begin()
+    unread.abort()
+    await note(unread.response.text())
+    const reading = await begin()
+    const text = note(reading.response.text())
+    reading.abort()
+    await text
+    const split = await begin()
+    const copy = split.response.clone()
+    split.abort()
+    await note(copy.text())
+    return seen
+  })()`
+  const seen = plain(await run(script('https://a.test/')))
+  t.same(seen, await native.eval(script(await aBrokenServer())))
+  t.same(seen, Array(6).fill('why'))
+  const cancelled = sent.flatMap(({ fetches = [] }) => fetches)
+  t.same(
+    cancelled,
+    sent.filter(({ url }) => url).map(({ id }) => id),
+  )
+  t.equal(new Set(cancelled).size, 5)
+})
+
+t.test('cancels an aborted fetch in the worker, and none that has ended', async (t) => {
+  let isSilent = true
+  const { run, sent } = openGlobals((_, kind) => {
+    if (kind === 'body') return {}
+    return isSilent ? new Promise(() => {}) : { status: 200, headers: {}, url: '', body: '' }
+  })
+  const aborted =
+    "(async () => { const c = new AbortController(); const p = fetch('https://a.test/', { signal: c.signal }); setTimeout(() => c.abort('why')); return p.catch((reason) => reason) })()"
+  t.equal(await run(aborted), 'why')
+  t.match(sent, [
+    { url: 'https://a.test/', id: 1 },
+    { fetches: [1], isCancelled: true },
+  ])
+  isSilent = false
+  const ended =
+    "(async () => { const c = new AbortController(); const r = await fetch('https://a.test/', { signal: c.signal }); c.abort(); return r.text() })()"
+  t.equal(await run(ended), '')
+  t.equal(sent.length, 3)
 })
 
 t.test('gives each clone of a response its whole body', async (t) => {

@@ -44,35 +44,35 @@ function concatenated(chunks) {
   return bytes
 }
 
-/** A body of which the worker has sent the beginning and holds the rest. */
+/** A body of which the worker has sent the beginning and holds the rest. An abort of the fetch ends it with an error. */
 class RemoteBody {
   #first
   #id
+  #signal
   #isDone = false
-  #whole
 
-  constructor(first, id) {
+  constructor(first, id, signal) {
     this.#first = first
     this.#id = id
+    this.#signal = signal
   }
 
   /** Undefined at the end. */
   async next() {
+    if (this.#isDone) return undefined
+    this.#signal?.throwIfAborted()
     const first = this.#first
     this.#first = undefined
     if (first !== undefined && first.length > 0) return first
-    if (this.#isDone) return undefined
     const { bytes, isDone } = await this.#ask({})
     this.#isDone = isDone
     return bytes.length > 0 || !isDone ? bytes : undefined
   }
 
-  /** Clones share the bytes. */
-  whole() {
-    this.#whole ??= this.#ask({ isWhole: true }).then(({ bytes }) =>
-      concatenated([this.#first ?? new Uint8Array(0), bytes]),
-    )
-    return this.#whole
+  async whole() {
+    this.#signal?.throwIfAborted()
+    const { bytes } = await this.#ask({ isWhole: true })
+    return concatenated([this.#first ?? new Uint8Array(0), bytes])
   }
 
   async cancel() {
@@ -81,7 +81,8 @@ class RemoteBody {
   }
 
   async #ask(what) {
-    const text = await host.call('body', JSON.stringify({ id: this.#id, ...what }))
+    const asked = host.call('body', JSON.stringify({ id: this.#id, ...what }))
+    const text = await untilAborted(asked, this.#signal)
     const { error, body = '', isDone } = JSON.parse(text)
     if (typeof error === 'string') throw new TypeError('terminated', { cause: new Error(error) })
     return { bytes: base64Decode(body), isDone }
@@ -227,19 +228,45 @@ class Response extends Body {
 }
 
 /** Rejects when the signal aborts; a later answer is dropped. */
-function untilAborted(promise, signal) {
+async function untilAborted(promise, signal) {
   if (signal === undefined || signal === null) return promise
-  return new Promise((resolve, reject) => {
-    signal.addEventListener('abort', () => reject(signal.reason))
-    promise.then(resolve, reject)
+  const aborted = Promise.withResolvers()
+  const onAbort = () => aborted.reject(signal.reason)
+  signal.addEventListener('abort', onAbort)
+  try {
+    return await Promise.race([promise, aborted.promise])
+  } finally {
+    signal.removeEventListener('abort', onAbort)
+  }
+}
+
+let lastFetch = 0
+let cancelled = []
+
+/** Sends a request to the worker. `cancel` drops it there, also while it waits or once its body has begun. */
+function sendFetch(message) {
+  const id = ++lastFetch
+  const answer = host.call('fetch', JSON.stringify({ ...message, id }))
+  return { answer, cancel: () => cancelFetch(id) }
+}
+
+/** Cancels those of one signal together: the end of the first would let the next one that waits begin. */
+function cancelFetch(id) {
+  cancelled.push(id)
+  if (cancelled.length > 1) return
+  void Promise.resolve().then(() => {
+    const fetches = cancelled
+    cancelled = []
+    host.call('body', JSON.stringify({ fetches, isCancelled: true })).catch(() => {})
   })
 }
 
 /** Network errors and refusals are a TypeError with a cause. */
 async function fetch(input, init) {
   const request = new Request(input, init)
+  const { signal } = request
   const { bytes, type } = await readBody(Body.share(request))
-  request.signal?.throwIfAborted()
+  signal?.throwIfAborted()
   if (type !== undefined && !request.headers.has('content-type')) {
     request.headers.set('content-type', type)
   }
@@ -250,16 +277,17 @@ async function fetch(input, init) {
     ...(request.redirect === 'follow' ? {} : { redirect: request.redirect }),
     ...(bytes === undefined ? {} : { body: base64Encode(bytes) }),
   }
-  const text = await untilAborted(host.call('fetch', JSON.stringify(message)), request.signal)
-  const answer = JSON.parse(text)
+  const { answer: answering, cancel } = sendFetch(message)
+  signal?.addEventListener('abort', cancel)
+  const answer = JSON.parse(await untilAborted(answering, signal))
+  // The worker knows only fetches with an outstanding body.
+  if (answer.rest === undefined) signal?.removeEventListener('abort', cancel)
   if (typeof answer.error === 'string') {
     throw new TypeError('fetch failed', { cause: new Error(answer.error) })
   }
   const first = base64Decode(answer.body ?? '')
   if (answer.rest === undefined) return new Response(first, answer)
-  const body = new RemoteBody(first, answer.rest)
-  request.signal?.addEventListener('abort', () => void body.cancel().catch(() => {}))
-  return new Response(body, answer)
+  return new Response(new RemoteBody(first, answer.rest, signal), answer)
 }
 
-module.exports = { Headers, Request, Response, fetch }
+module.exports = { Headers, Request, Response, fetch, sendFetch }
