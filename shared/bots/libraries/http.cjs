@@ -32,6 +32,10 @@ const METHODS = ['DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT']
 
 class Agent {}
 
+function resetError(message) {
+  return Object.assign(new Error(message), { code: 'ECONNRESET' })
+}
+
 class IncomingMessage extends Readable {
   /** Id of the body's outstanding parts. */
   #rest
@@ -50,6 +54,7 @@ class IncomingMessage extends Readable {
     this.headers = Object.fromEntries(kept)
     this.rawHeaders = kept.flat()
     this.complete = false
+    this.aborted = false
     this.#rest = rest
     if (body) this.push(Buffer.from(body, 'base64'))
     if (rest === undefined) this.#complete()
@@ -68,7 +73,12 @@ class IncomingMessage extends Readable {
 
   _destroy(error, done) {
     if (!this.complete) this.#ask({ isCancelled: true }).catch(() => {})
-    done(error)
+    if (!this.complete || !this.readableEnded) {
+      this.aborted = true
+      this.emit('aborted')
+    }
+    // As in Node, an error without a listener is ignored.
+    queueMicrotask(() => done(this.listenerCount('error') > 0 ? error : null))
   }
 
   setTimeout() {
@@ -93,6 +103,7 @@ class ClientRequest extends Writable {
   #parts = []
   #headers = new Map()
   #timeout
+  #cancel
 
   constructor(options) {
     // The request lives until its response arrives.
@@ -109,7 +120,9 @@ class ClientRequest extends Writable {
       this.setHeader('Authorization', `Basic ${Buffer.from(options.auth).toString('base64')}`)
     }
     if (options.timeout) this.setTimeout(options.timeout)
-    options.signal?.addEventListener('abort', () => this.destroy(options.signal.reason))
+    const { signal } = options
+    if (signal?.aborted) this.destroy(signal.reason)
+    signal?.addEventListener('abort', () => this.destroy(signal.reason))
     // Code waits for it before starting timeouts.
     queueMicrotask(() => this.emit('socket', new EventEmitter()))
   }
@@ -149,6 +162,7 @@ class ClientRequest extends Writable {
   flushHeaders() {}
 
   abort() {
+    if (this.aborted) return
     this.aborted = true
     this.emit('abort')
     this.destroy()
@@ -161,7 +175,9 @@ class ClientRequest extends Writable {
 
   _final(done) {
     const hear = (answer) => {
-      if (!this.destroyed) this.emit('response', new IncomingMessage(answer))
+      if (this.destroyed) return
+      this.res = new IncomingMessage(answer)
+      this.emit('response', this.res)
     }
     const send = this.#send()
     send.then(
@@ -171,8 +187,15 @@ class ClientRequest extends Writable {
     done()
   }
 
+  /** Fails the request, or its response once there is one. */
   _destroy(error, done) {
     clearTimeout(this.#timeout)
+    if (this.res === undefined) {
+      this.#cancel?.()
+      done(error ?? resetError('socket hang up'))
+      return
+    }
+    if (!this.res.complete) this.res.destroy(resetError('aborted'))
     done(error)
   }
 
@@ -187,9 +210,14 @@ class ClientRequest extends Writable {
       redirect: 'manual',
       ...(body.length > 0 ? { body: body.toString('base64') } : {}),
     }
-    const answer = JSON.parse(await host.call('fetch', JSON.stringify(request)))
+    const { answer: answering, cancel } = require('./fetch.cjs').sendFetch(request)
+    this.#cancel = cancel
+    const answer = JSON.parse(await answering)
     clearTimeout(this.#timeout)
-    if (typeof answer.error === 'string') throw new Error(answer.error)
+    if (typeof answer.error === 'string') {
+      this.#cancel = undefined
+      throw new Error(answer.error)
+    }
     return answer
   }
 }

@@ -1,6 +1,6 @@
 /** npm packages as esbuild bundles them for Node. */
 import { createPublicKey, generateKeyPairSync } from 'node:crypto'
-import { createServer } from 'node:http'
+import http, { createServer } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
@@ -190,6 +190,46 @@ t.test(
     t.same(body, [[all, true], true, 'one ', all, all, all])
   },
 )
+
+t.test('ends a request of the HTTP client of Node, and its response, as Node does', async (t) => {
+  const server = createServer((request, response) => {
+    if (request.url === '/begun') response.write('begun')
+  })
+  const port = await listen(t, server)
+  const body = `const watch = (seen, name, emitter) => {
+      for (const event of ['abort', 'aborted', 'close']) emitter.on(event, () => seen.push(name + ' ' + event))
+      emitter.on('error', ({ message, code }) => seen.push([name, message, code ?? '']))
+    }
+    const before = (destroy) => new Promise((resolve) => {
+      const seen = []
+      const request = http.get(url + '/silent')
+      watch(seen, 'request', request)
+      request.on('socket', () => setTimeout(() => destroy(request), 20))
+      request.on('close', () => resolve(seen))
+    })
+    const after = (destroy) => new Promise((resolve) => {
+      const seen = []
+      const request = http.get(url + '/begun', (response) => {
+        watch(seen, 'response', response)
+        response.once('data', () => destroy(request))
+        response.on('close', () => resolve(seen.filter((one) => one !== 'request close')))
+      })
+      watch(seen, 'request', request)
+    })
+    const own = new Error('own')
+    return [await before((request) => request.destroy()), await before((request) => request.destroy(own)),
+      await before((request) => request.abort()), await after((request) => request.destroy()),
+      (await after((request) => request.destroy(own))).map(String).sort()]`
+  const source = `import http from 'node:http'
+    export async function handler(medplum, { input: { url } }) { ${body} }`
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const url = `http://127.0.0.1:${port}`
+  const here = new Function('http', 'url', `return (async () => { ${body} })()`)
+  const answer = await execute(admin, id, { url })
+  t.same(answer.body, await here(http, url))
+  t.same(answer.body[0], [['request', 'socket hang up', 'ECONNRESET'], 'request close'])
+})
+
 t.test('drops aborted fetches, and sends streams as bodies', async (t) => {
   const heard: string[] = []
   const server = createServer(async (request, response) => {
