@@ -259,7 +259,9 @@ function rsaOptions({ key, padding, digest, label }: Question, isPrivate: boolea
   }
 }
 
-function cipher({ algorithm, key, iv, data, aad, tag, tagLength, isDecrypt, isPadded }: Question) {
+/** With `isTagOnly`, the data is only checked, or sealed by the tag. */
+function cipher({ algorithm, key, iv, data, aad, tag, tagLength, ...how }: Question) {
+  const { isDecrypt, isPadded, isTagOnly } = how
   const name = text(algorithm).toLowerCase()
   if (!CIPHERS.test(name)) throw new TypeError('Unknown cipher')
   const isSealed = /gcm|poly1305/.test(name)
@@ -269,11 +271,11 @@ function cipher({ algorithm, key, iv, data, aad, tag, tagLength, isDecrypt, isPa
   const vector = iv === null ? null : bytes(iv)
   const made = make(name as 'aes-256-gcm', bytes(key), vector as Buffer, options)
   if (typeof aad === 'string') made.setAAD(bytes(aad), { plaintextLength: 0 })
-  if ('setAuthTag' in made && isSealed) made.setAuthTag(bytes(tag))
+  if ('setAuthTag' in made && isSealed && tag !== undefined) made.setAuthTag(bytes(tag))
   if (isPadded === false) made.setAutoPadding(false)
   const done = Buffer.concat([made.update(bytes(data)), made.final()])
   const sealed = 'getAuthTag' in made && isSealed ? made.getAuthTag().toString('base64') : ''
-  return { data: done.toString('base64'), tag: sealed }
+  return { data: isTagOnly === true ? '' : done.toString('base64'), tag: sealed }
 }
 
 function pbkdf2Parameters({ password, salt, iterations, length, digest }: Question) {

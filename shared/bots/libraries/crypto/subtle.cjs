@@ -230,8 +230,7 @@ async function encrypt(given, key, data, usage = 'encrypt') {
   const options = { authTagLength: tagLength / 8 }
   const cipher = createCipheriv(cipherName(name, material), material, counter ?? iv, options)
   if (additionalData !== undefined) cipher.setAAD(additionalData)
-  cipher.update(bytesOf(data))
-  const sealed = cipher.final()
+  const sealed = Buffer.concat([cipher.update(bytesOf(data)), cipher.final()])
   return arrayBufferOf(name === 'AES-GCM' ? Buffer.concat([sealed, cipher.getAuthTag()]) : sealed)
 }
 
@@ -241,13 +240,15 @@ async function decrypt(given, key, data, usage = 'decrypt') {
   const material = materialOf(key, usage, name)
   try {
     if (name === 'RSA-OAEP') return rsa('rsa-decrypt', algorithm, key, material, data)
-    const decipher = createDecipheriv(cipherName(name, material), material, counter ?? iv)
+    const options = { authTagLength: tagLength / 8 }
+    const decipher = createDecipheriv(cipherName(name, material), material, counter ?? iv, options)
     const bytes = bytesOf(data)
     const end = name === 'AES-GCM' ? bytes.length - tagLength / 8 : bytes.length
+    if (end < 0) throw new Error('The provided data is too small')
     if (additionalData !== undefined) decipher.setAAD(additionalData)
     if (name === 'AES-GCM') decipher.setAuthTag(bytes.subarray(end))
-    decipher.update(bytes.subarray(0, end))
-    return arrayBufferOf(decipher.final())
+    const opened = decipher.update(bytes.subarray(0, end))
+    return arrayBufferOf(Buffer.concat([opened, decipher.final()]))
   } catch (error) {
     throw problem('OperationError', error.message)
   }

@@ -135,6 +135,78 @@ t.test('encrypts and derives keys as Node does', async (t) => {
   t.equal(await runForAnswer(opened, { box: box.toString('base64') }), data)
 })
 
+const modes: Readonly<Record<string, string>> = {
+  'aes-128-cbc': `16, 16`,
+  'aes-192-ecb': `24, 0`,
+  'aes-256-ctr': `32, 16`,
+  'aes-256-gcm': `32, 12`,
+  'aes-128-gcm': `16, 16`,
+  'chacha20-poly1305': `32, 12, { authTagLength: 16 }`,
+}
+
+for (const [name, sizes] of Object.entries(modes)) {
+  t.test(`returns the output of ${name} piece by piece, as Node does`, async (t) => {
+    const body = `
+      const open = (isDecrypt, isPadded, keyLength, ivLength, options) => {
+        const key = Buffer.alloc(keyLength, 5), iv = ivLength === 0 ? null : Buffer.alloc(ivLength, 255)
+        const made = crypto[isDecrypt ? 'createDecipheriv' : 'createCipheriv']('${name}', key, iv, options)
+        if (!isPadded) made.setAutoPadding(false)
+        return made
+      }
+      const isSealed = /gcm|poly/.test('${name}')
+      const results = []
+      for (const [lengths, isPadded] of [[[1, 15, 16, 0, 33, 47, 7], true], [[16, 32], false], [[3], true], [[], true]]) {
+        const cipher = open(false, isPadded, ${sizes})
+        if (isSealed) cipher.setAAD(Buffer.from('about'))
+        const pieces = lengths.map((length) => cipher.update(Buffer.alloc(length, length)))
+        pieces.push(cipher.final())
+        const decipher = open(true, isPadded, ${sizes})
+        if (isSealed) decipher.setAAD(Buffer.from('about')).setAuthTag(cipher.getAuthTag())
+        const all = Buffer.concat(pieces)
+        const back = [all.subarray(0, 5), all.subarray(5, 32), all.subarray(32)].map((part) => decipher.update(part))
+        back.push(decipher.final())
+        results.push(pieces.map((piece) => piece.toString('hex')), back.map((piece) => piece.toString('hex')),
+          isSealed ? cipher.getAuthTag().toString('hex') : '')
+      }
+      const texts = open(false, true, ${sizes})
+      const base64 = texts.update('aé', 'utf8', 'base64') + texts.update('b', 'utf8', 'base64') + texts.final('base64')
+      const opened = open(true, true, ${sizes})
+      if (isSealed) opened.setAuthTag(texts.getAuthTag())
+      const bytes = Buffer.from(base64, 'base64')
+      const text = opened.update(bytes.subarray(0, 2), undefined, 'utf8') + opened.update(bytes.subarray(2), undefined, 'utf8') + opened.final('utf8')
+      return [results, base64, text]`
+    const here = new Function('crypto', body)
+    t.same(await runForAnswer(body), here(crypto))
+  })
+}
+
+t.test('accepts the authentication tags that Node accepts', async (t) => {
+  const body = `
+    const key = Buffer.alloc(32, 5), iv = Buffer.alloc(12, 7)
+    const attempt = (make) => { try { return make() } catch ({ message, code }) { return [message, code ?? ''] } }
+    const open = (name, authTagLength, tag) => attempt(() => {
+      const options = authTagLength === undefined ? undefined : { authTagLength }
+      const decipher = crypto.createDecipheriv(name, key, iv, options)
+      decipher.setAuthTag(tag)
+      return decipher.update('', 'utf8', 'hex') + decipher.final('hex')
+    })
+    const results = []
+    for (const name of ['aes-256-gcm', 'chacha20-poly1305']) {
+      const cipher = crypto.createCipheriv(name, key, iv, { authTagLength: 16 })
+      cipher.final()
+      const tag = cipher.getAuthTag()
+      for (const authTagLength of [undefined, 16, 12]) {
+        for (const length of [0, 1, 4, 8, 11, 12, 15, 16]) {
+          results.push([name, authTagLength ?? 0, length, open(name, authTagLength, tag.subarray(0, length))])
+        }
+      }
+    }
+    results.push(attempt(() => crypto.createDecipheriv('aes-256-gcm', key, iv).final('hex')))
+    return results`
+  const here = new Function('crypto', body)
+  t.same(await runForAnswer(body), JSON.parse(JSON.stringify(here(crypto))))
+})
+
 const subtleBodies: Readonly<Record<string, string>> = {
   'HMAC of an imported key': `
     const key = await subtle.importKey('raw', bytes('secret'), { name: 'HMAC', hash: 'SHA-256' }, false, ['sign', 'verify'])
@@ -175,6 +247,14 @@ const subtleBodies: Readonly<Record<string, string>> = {
     return [hex(sealed), hex(short), text(await subtle.decrypt({ name: 'AES-GCM', iv, additionalData: bytes('about') }, key, sealed)),
       hex(await subtle.encrypt({ name: 'AES-CBC', iv: new Uint8Array(16) }, cbc, bytes(data))), spoiled,
       text(await subtle.decrypt(oaep, own, await subtle.encrypt(oaep, open, bytes(data))))]`,
+  'AES-GCM of data that is too short': `
+    const iv = new Uint8Array(12)
+    const key = await subtle.importKey('raw', new Uint8Array(32).fill(9), 'AES-GCM', false, ['encrypt', 'decrypt'])
+    const sealed = new Uint8Array(await subtle.encrypt({ name: 'AES-GCM', iv }, key, new Uint8Array(0)))
+    const short = new Uint8Array(await subtle.encrypt({ name: 'AES-GCM', iv, tagLength: 32 }, key, new Uint8Array(0)))
+    const open = (given, more) => subtle.decrypt({ name: 'AES-GCM', iv, ...more }, key, given).then(hex, ({ name }) => name)
+    return [await open(sealed), await open(sealed.subarray(0, 12)), await open(sealed.subarray(0, 4)), await open(new Uint8Array(0)),
+      await open(short), await open(short, { tagLength: 32 }), await open(short.subarray(0, 3), { tagLength: 32 })]`,
   'HKDF, PBKDF2 and ECDH': `
     const hkdf = await subtle.importKey('raw', bytes('secret'), 'HKDF', false, ['deriveBits', 'deriveKey'])
     const how = { name: 'HKDF', hash: 'SHA-256', salt: bytes('salt'), info: bytes('info') }
