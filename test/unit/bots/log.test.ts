@@ -134,3 +134,22 @@ t.test('masks secrets everywhere', async (t) => {
   t.match(log, 'Caused by: Error: ***\n')
   t.notMatch(log, 'hunter2')
 })
+
+t.test('masks secrets where an error text is cut', async (t) => {
+  const secret = 'hunter2-'.repeat(10)
+  const event = JSON.stringify({ context: {}, secrets: { KEY: { valueString: secret } } })
+  const bodies = [4096, 8192, 65_536].flatMap((cut) => {
+    const lines = `'${'a'.repeat(50)}\\n'.repeat(${Math.floor(cut / 51)} - 1) + 'a'.repeat(20)`
+    return [`'a'.repeat(${cut - 60})`, lines].flatMap((start) => [
+      `throw new Error(${start} + event.secrets.KEY.valueString + 'b'.repeat(70_000))`,
+      `throw ${start} + event.secrets.KEY.valueString`,
+      `console.error(new Error(${start} + event.secrets.KEY.valueString))`,
+      `console.log({ a: ${start} + event.secrets.KEY.valueString })`,
+    ])
+  })
+  for (const body of [...bodies, `throw new Error(event.secrets.KEY.valueString.repeat(1000))`]) {
+    const result = await run(executors, aRun(handler(body), { event }))
+    t.notMatch(result.log, 'hunter2', body)
+    t.notMatch(result.body, 'hunter2', body)
+  }
+})

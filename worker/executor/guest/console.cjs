@@ -28,68 +28,70 @@ const levels = {
 }
 const silent = ['clear', 'count', 'countReset', 'group', 'groupEnd', 'time', 'timeEnd', 'timeLog']
 
-exports.createConsole = function createConsole(log) {
+exports.createConsole = function createConsole(log, redact) {
   const console = {}
   for (const name in levels) {
     const level = levels[name]
     console[name] = (...values) => {
-      log(level, formatLine(values))
+      log(level, formatLine(values, redact))
     }
   }
   for (const name of silent) console[name] = () => {}
   console.assert = (isTrue, ...values) => {
-    if (!isTrue) log('ERROR', `Assertion failed ${formatLine(values)}`)
+    if (!isTrue) log('ERROR', `Assertion failed ${formatLine(values, redact)}`)
   }
   return console
 }
 
-function formatLine(values) {
+function formatLine(values, redact) {
   let line = ''
   for (let index = 0; index < values.length && line.length < MAX_LENGTH; index++) {
     if (index > 0) line += ' '
-    line += formatValue(values[index])
+    line += formatValue(values[index], redact)
   }
   return line
 }
 
-function formatValue(value) {
+function formatValue(value, redact) {
   if (typeof value === 'string') return value
   try {
-    if (value instanceof IntrinsicError) return botFrames(formatStack(value))
-    return toJson(value, 0)
+    if (value instanceof IntrinsicError) return botFrames(redact(formatStack(value)))
+    return toJson(value, 0, redact)
   } catch {
     return '[unprintable]'
   }
 }
 
-function toJson(value, depth) {
+function toJson(value, depth, redact) {
   if (typeof value === 'string') {
-    return stringify(value.length > MAX_LENGTH ? apply(slice, value, [0, MAX_LENGTH]) : value)
+    return stringify(
+      value.length > MAX_LENGTH ? apply(slice, redact(value), [0, MAX_LENGTH]) : value,
+    )
   }
   if (typeof value === 'function') return '[function]'
   if (typeof value !== 'object' || value === null) return IntrinsicString(value)
-  if (typeof value.toJSON === 'function') return toJson(value.toJSON(), depth + 1)
+  if (typeof value.toJSON === 'function') return toJson(value.toJSON(), depth + 1, redact)
   if (depth >= MAX_DEPTH) return isArray(value) ? '[…]' : '{…}'
-  return isArray(value) ? arrayToJson(value, depth) : objectToJson(value, depth)
+  return isArray(value) ? arrayToJson(value, depth, redact) : objectToJson(value, depth, redact)
 }
 
-function arrayToJson(value, depth) {
+function arrayToJson(value, depth, redact) {
   let text = '['
   for (let index = 0; index < value.length; index++) {
     if (index > 0) text += ','
     if (index >= MAX_ENTRIES || text.length > MAX_LENGTH) return `${text}…]`
-    text += toJson(value[index], depth + 1)
+    text += toJson(value[index], depth + 1, redact)
   }
   return `${text}]`
 }
 
-function objectToJson(value, depth) {
+function objectToJson(value, depth, redact) {
   const names = keys(value)
   let text = '{'
   for (let index = 0; index < names.length; index++) {
     if (index > 0) text += ','
     if (index >= MAX_ENTRIES || text.length > MAX_LENGTH) return `${text}…}`
-    text += `${stringify(names[index])}:${toJson(value[names[index]], depth + 1)}`
+    text += `${stringify(names[index])}:${toJson(value[names[index]], depth + 1, redact)}`
   }
   return `${text}}`
 }

@@ -34,7 +34,8 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   const send = (what, a, b, c, d, e) => (isHere ? sendHere : sendAway)(what, a, b, c, d, e)
   const timers = createTimers(send, currentRun, fail)
   const calls = createCalls(send, currentRun)
-  const results = createResults(() => require.loaded['./hl7.cjs']?.exports.Hl7Message)
+  const redact = (text) => journal.redact(text)
+  const results = createResults(() => require.loaded['./hl7.cjs']?.exports.Hl7Message, redact)
 
   host.call = calls.call
   host.sync = (kind, question) => {
@@ -46,7 +47,7 @@ exports.boot = function boot(sendAway, ask, sendHere) {
     if (run !== 0) journal.add(`${level}`, `${text}`)
   }
   timers.install(globalThis)
-  globalThis.console = createConsole(host.log)
+  globalThis.console = createConsole(host.log, redact)
   require('./globals.cjs').install(globalThis, host)
 
   const botModules = { __proto__: null }

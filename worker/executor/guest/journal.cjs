@@ -29,14 +29,19 @@ exports.createJournal = function createJournal(budget, secrets) {
   let tailSize = 0
   let dropped = 0
 
-  function clean(text) {
+  /** Comes before each other cut of a text: the half of a secret is not recognised. */
+  function redact(text) {
     const isCut = text.length > MAX_TEXT
-    let line = isCut ? apply(slice, text, [0, MAX_TEXT]) : text
+    let cleaned = isCut ? apply(slice, text, [0, MAX_TEXT]) : text
     for (let index = 0; index < secrets.length; index++) {
-      line = apply(join, apply(split, line, [secrets[index]]), ['***'])
+      cleaned = apply(join, apply(split, cleaned, [secrets[index]]), ['***'])
     }
-    // The cut may split a secret, whose half is not recognised.
-    if (isCut) line = apply(slice, line, [0, line.length - longest])
+    if (!isCut) return cleaned
+    return cleaned.length > longest ? apply(slice, cleaned, [0, cleaned.length - longest]) : ''
+  }
+
+  function clean(text) {
+    const line = redact(text)
     return line.length > MAX_LINE ? `${apply(slice, line, [0, MAX_LINE])}…` : line
   }
 
@@ -63,7 +68,7 @@ exports.createJournal = function createJournal(budget, secrets) {
     return text
   }
 
-  return { __proto__: null, add, read }
+  return { __proto__: null, add, read, redact }
 }
 
 // Returns the forms in which secrets may appear in a log, longest first: one may contain another.
@@ -107,7 +112,7 @@ exports.formatStack = function formatStack(error) {
     if (text.length > MAX_STACK) break
     next = next.cause
   }
-  return apply(slice, text, [0, MAX_STACK])
+  return text
 }
 
 function insert(texts, text) {

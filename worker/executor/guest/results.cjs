@@ -13,7 +13,7 @@ const IntrinsicString = String
 
 const MAX_MESSAGE = 4096
 
-exports.createResults = function createResults(hl7Message) {
+exports.createResults = function createResults(hl7Message, redact) {
   // A message exists only once its module is loaded.
   function isHl7(value) {
     const Hl7Message = hl7Message()
@@ -40,18 +40,18 @@ exports.createResults = function createResults(hl7Message) {
         throw new IntrinsicTypeError(`${article} ${typeof value} has no JSON form`)
       }
     } catch (error) {
-      return result('result', 'string', errorMessage(error))
+      return result('result', 'string', errorMessage(error, redact))
     }
     return body.length > maxLength ? result('result', 'undefined', '') : result('', kind, body)
   }
 
   function ofError(error, maxLength) {
-    const stack = errorStack(error)
+    const stack = errorStack(error, redact)
     const outcome = serializeOutcome(error)
     if (outcome !== undefined && outcome.length <= maxLength) {
       return result('thrown', 'outcome', outcome, stack)
     }
-    return result('thrown', 'string', errorMessage(error), stack)
+    return result('thrown', 'string', errorMessage(error, redact), stack)
   }
 
   return { __proto__: null, ofValue, ofError, stringify }
@@ -76,21 +76,23 @@ function isOutcome(value) {
   return value?.resourceType === 'OperationOutcome' && isArray(value.issue)
 }
 
-function errorMessage(error) {
+function errorMessage(error, redact) {
   try {
     let message
     if (typeof error === 'object' && error !== null) {
       message = typeof error.message === 'string' ? error.message : stringify(error)
     } else message = IntrinsicString(error)
-    return apply(slice, message || 'Error', [0, MAX_MESSAGE])
+    return apply(slice, redact(message || 'Error'), [0, MAX_MESSAGE])
   } catch {
     return 'Error'
   }
 }
 
-function errorStack(error) {
+function errorStack(error, redact) {
   try {
-    return error instanceof IntrinsicError ? formatStack(error) : errorMessage(error)
+    return error instanceof IntrinsicError
+      ? redact(formatStack(error))
+      : errorMessage(error, redact)
   } catch {
     return ''
   }
