@@ -47,8 +47,9 @@ const codecs = {
 
 function codec(name = 'utf8') {
   const found = codecs[String(name).toLowerCase()]
-  if (found === undefined) throw new TypeError(`Unknown encoding: ${name}`)
-  return found
+  if (found !== undefined) return found
+  const code = 'ERR_UNKNOWN_ENCODING'
+  throw Object.assign(new TypeError(`Unknown encoding: ${name}`), { code })
 }
 
 function asBuffer(bytes) {
@@ -136,12 +137,17 @@ class Buffer extends Uint8Array {
     return this.subarray(start, end)
   }
 
+  /** `(text)`, `(text, encoding)`, `(text, offset, encoding)` or all; whole characters only. */
   write(text, offset = 0, length = this.length - offset, name = 'utf8') {
-    const bytes = codec(name)
-      .encode(text)
-      .subarray(0, Math.min(length, this.length - offset))
-    this.set(bytes, offset)
-    return bytes.length
+    if (typeof offset === 'string') return this.write(text, 0, this.length, offset)
+    if (typeof length === 'string') return this.write(text, offset, this.length - offset, length)
+    const used = codec(name)
+    const bytes = used.encode(text)
+    let end = Math.min(bytes.length, length, this.length - offset)
+    if (used === utf8) while (end < bytes.length && (bytes[end] & 0xc0) === 0x80) end--
+    if (used === utf16le) end -= end % 2
+    this.set(bytes.subarray(0, end), offset)
+    return end
   }
 
   copy(target, targetStart = 0, start = 0, end = this.length) {
@@ -150,17 +156,23 @@ class Buffer extends Uint8Array {
     return bytes.length
   }
 
+  /** The encoding may stand in the place of the start or the end. */
   fill(value, start = 0, end = this.length, name = 'utf8') {
-    if (typeof value === 'number') return super.fill(value, start, end)
+    if (typeof start === 'string') return this.fill(value, 0, this.length, start)
+    if (typeof end === 'string') return this.fill(value, start, this.length, end)
+    if (typeof value === 'number' || value === '') return super.fill(Number(value), start, end)
     const bytes = typeof value === 'string' ? codec(name).encode(value) : value
     for (let at = start; at < end; at++) this[at] = bytes[(at - start) % bytes.length]
     return this
   }
 
   indexOf(value, from = 0, name = 'utf8') {
-    if (typeof value === 'number') return super.indexOf(value, from)
+    if (typeof from === 'string') return this.indexOf(value, 0, from)
+    if (typeof value === 'number') return super.indexOf(value & 255, from)
     const wanted = typeof value === 'string' ? codec(name).encode(value) : value
-    for (let at = from; at + wanted.length <= this.length; at++) {
+    const start = from < 0 ? Math.max(0, this.length + from) : from
+    if (wanted.length === 0) return Math.min(start, this.length)
+    for (let at = start; at + wanted.length <= this.length; at++) {
       if (wanted.every((byte, index) => this[at + index] === byte)) return at
     }
     return -1
@@ -171,9 +183,13 @@ class Buffer extends Uint8Array {
   }
 
   lastIndexOf(value, from = this.length, name = 'utf8') {
-    if (typeof value === 'number') return super.lastIndexOf(value, Math.min(from, this.length - 1))
+    if (typeof from === 'string') return this.lastIndexOf(value, this.length, from)
+    if (typeof value === 'number') {
+      return super.lastIndexOf(value & 255, Math.min(from, this.length - 1))
+    }
     const wanted = typeof value === 'string' ? codec(name).encode(value) : value
-    for (let at = Math.min(from, this.length - wanted.length); at >= 0; at--) {
+    const start = from < 0 ? this.length + from : from
+    for (let at = Math.min(start, this.length - wanted.length); at >= 0; at--) {
       if (wanted.every((byte, index) => this[at + index] === byte)) return at
     }
     return -1
