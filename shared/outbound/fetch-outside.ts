@@ -26,8 +26,8 @@ export interface OutboundRequest {
   readonly redirect: string
   /** Maximum body size; default 10 MB. */
   readonly maxBytes?: number
-  /** True: truncates a body beyond `maxBytes` instead of failing. */
-  readonly cutsBody?: boolean
+  /** True: only the head counts; a body that is broken or slow does no harm, and is returned empty. */
+  readonly ignoresBody?: boolean
   /** Default 30 s. */
   readonly timeoutMs?: number
   /** Requires https at every hop. */
@@ -62,6 +62,9 @@ export class FetchRefused extends Error {}
 
 export const MAX_FETCHED_BYTES = 10 * 1024 * 1024
 export const FETCH_TIMEOUT_MS = 30_000
+/** Limits of an ignored body. */
+const MAX_SKIPPED_BYTES = 65_536
+const SKIP_MS = 1000
 const MAX_REDIRECTS = 10
 /** Shorter than most servers' keep-alive. */
 const IDLE_MS = 4000
@@ -86,11 +89,14 @@ export async function fetchOutbound(
     signal,
     AbortSignal.timeout(outgoing.timeoutMs ?? FETCH_TIMEOUT_MS),
   ])
-  const { maxBytes = MAX_FETCHED_BYTES, cutsBody = false } = outgoing
+  const { maxBytes = MAX_FETCHED_BYTES, ignoresBody = false } = outgoing
   const { body: response, ...answered } = await openOutbound(outgoing, rules, limit)
   try {
-    const raw = await readAll(response, maxBytes, cutsBody)
-    if (cutsBody) return { ...answered, body: raw }
+    if (ignoresBody) {
+      await skipBody(response)
+      return { ...answered, body: Buffer.alloc(0) }
+    }
+    const raw = await readAll(response, maxBytes)
     return { ...answered, body: await decode(raw, response.headers['content-encoding'], maxBytes) }
   } catch (error) {
     throw describe(error, limit)
@@ -310,16 +316,18 @@ function respond(
   return promise
 }
 
-async function readAll(
-  response: IncomingMessage,
-  maxBytes: number,
-  cutsBody: boolean,
-): Promise<Buffer> {
+/** Reads a short body, which keeps the connection, and cuts the connection of any other. */
+async function skipBody(response: IncomingMessage): Promise<void> {
+  const timer = setTimeout(() => response.destroy(), SKIP_MS)
+  await readAll(response, MAX_SKIPPED_BYTES).catch(() => undefined)
+  clearTimeout(timer)
+}
+
+async function readAll(response: IncomingMessage, maxBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of response) {
     size += chunk.length
-    if (size > maxBytes && cutsBody) break
     if (size > maxBytes) throw new Error(`The answer is larger than ${maxBytes} bytes`)
     chunks.push(chunk)
   }

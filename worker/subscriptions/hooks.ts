@@ -16,8 +16,6 @@ import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Runner } from '../bots/run.ts'
 
 const TIMEOUT_MS = 120_000
-/** Bytes read of a response body, which is unused. */
-const MAX_BYTES = 65_536
 
 export async function sendHook(
   config: Config,
@@ -38,8 +36,7 @@ export async function sendHook(
     },
     body,
     redirect: 'manual',
-    maxBytes: MAX_BYTES,
-    cutsBody: true,
+    ignoresBody: true,
     timeoutMs: topic?.timeoutMs ?? TIMEOUT_MS,
     isRepeatable: true,
   }

@@ -1,8 +1,10 @@
 /** Delivery to REST hooks: selection, retries, order and signatures. */
 import { createHmac } from 'node:crypto'
+import { createServer } from 'node:http'
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
+import { listen } from '../../fixtures/http/listening.ts'
 import { aSubscription, extension, startReceiver } from '../../fixtures/http/receiver.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -232,6 +234,35 @@ t.test('uses the success codes of the Subscription', async (t) => {
   }, PATIENCE_MS)
   t.equal(receiver.on('/teapot').length, 1)
 })
+
+t.test(
+  'an event is delivered by the status, even if the body is cut, stalls or is endless',
+  async (t) => {
+    const server = createServer(({ url }, res) => {
+      const isEndless = url === '/endless'
+      res.writeHead(200, { 'Content-Length': isEndless ? 1e12 : 1000 })
+      const write = () =>
+        res.write('x'.repeat(isEndless ? 100_000 : 1), isEndless ? write : undefined)
+      write()
+      if (url === '/cut') setImmediate(() => res.destroy())
+    })
+    const base = `http://127.0.0.1:${await listen(t, server)}`
+    const subscriptions = await Promise.all(
+      ['/cut', '/stalled', '/endless'].map((path) =>
+        admin.create(aSubscription('Group', base + path)),
+      ),
+    )
+    await admin.create({ resourceType: 'Group', type: 'person', actual: true })
+    for (const { id } of subscriptions) {
+      const path = `AuditEvent?entity=Subscription/${id}`
+      const audits = async () => (await admin.get<Untyped>(path)).body.entry ?? []
+      await until(async () => (await audits()).length > 0, PATIENCE_MS)
+      t.match(await audits(), [
+        { resource: { outcome: '0', outcomeDesc: 'Attempt 1 received status 200' } },
+      ])
+    }
+  },
+)
 
 t.test('sends nothing that the author may not read', async (t) => {
   const policy = await admin.create({
