@@ -72,7 +72,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
     else sockets.upgrade(req, socket, head)
   })
   server.on('clientError', refuse)
-  server.once('close', watchBodies(connections, idleMs, endSlow))
+  server.once('close', watchProgress(connections, idleMs, endSlow))
   await started(server, port).catch(async (error: unknown) => {
     await sockets.close()
     throw error
@@ -194,10 +194,6 @@ function answer(socket: Socket, status: string, code: string, text: string): voi
   )
 }
 
-/**
- * Ends requests whose body stalls, or arrives so slowly that it only holds the connection. Periodic checks of all
- * connections cost the requests nothing.
- */
 type Connections = ReadonlyMap<Socket, ReadonlySet<ServerResponse>>
 
 interface Progress {
@@ -209,28 +205,58 @@ interface Progress {
 const LEAST_BYTES = 16 * 1024
 const LOOKS = 6
 
-/** Calls `end` for connections whose body brings too little in `idleMs`. Returns a function that stops it. */
-function watchBodies(
+/**
+ * Ends requests whose body stalls, or arrives so slowly that it only holds the connection, by `end`; and connections
+ * whose client takes nothing of a response in `idleMs`. Periodic checks of all connections cost the requests nothing.
+ * Returns a function that stops it.
+ */
+function watchProgress(
   connections: Connections,
   idleMs: number,
   end: (socket: Socket, res: ServerResponse) => void,
 ): () => void {
-  const seen = new WeakMap<IncomingMessage, Progress>()
-  const timer = setInterval(() => {
+  const seen = new WeakMap<IncomingMessage | Socket, Progress>()
+  const isStalled = (of: IncomingMessage | Socket, bytes: number, least: number) => {
     const now = performance.now()
+    const last = seen.get(of)
+    if (last !== undefined && bytes - last.bytes < least) return now - last.at >= idleMs
+    seen.set(of, { bytes, at: now })
+    return false
+  }
+  const timer = setInterval(() => {
     for (const [socket, running] of connections) {
+      const { taken, waiting } = bytesSent(socket)
+      if (waiting === 0) seen.delete(socket)
+      else if (isStalled(socket, taken, 1)) {
+        socket.destroy()
+        continue
+      }
       for (const res of running) {
         const { req } = res
         if (req.complete) continue
-        const last = seen.get(req)
-        const isMoving = last === undefined || socket.bytesRead - last.bytes >= LEAST_BYTES
-        if (isMoving || waitsForUs(req)) seen.set(req, { bytes: socket.bytesRead, at: now })
-        else if (now - last.at >= idleMs) end(socket, res)
+        if (waitsForUs(req)) seen.delete(req)
+        else if (isStalled(req, socket.bytesRead, LEAST_BYTES)) end(socket, res)
       }
     }
   }, idleMs / LOOKS)
   timer.unref()
   return () => clearInterval(timer)
+}
+
+interface Handle {
+  readonly bytesWritten: number
+  readonly writeQueueSize: number
+}
+
+/**
+ * Bytes that the client has taken, and those that wait for it. The socket's own counters do not change during a write,
+ * which may be a whole response; Node's timeout of a socket uses those of the handle, too.
+ */
+function bytesSent(socket: Socket): { readonly taken: number; readonly waiting: number } {
+  const { _handle: handle } = socket as unknown as { readonly _handle: Handle | null }
+  if (handle === null) return { taken: 0, waiting: 0 }
+  const { bytesWritten, writeQueueSize } = handle
+  return { taken: bytesWritten - writeQueueSize, waiting: writeQueueSize }
 }
 
 /** True if its buffer is full: the stall is on our side. */

@@ -59,7 +59,7 @@ export const settingDescriptions: Readonly<Record<string, string>> = {
   PASSWORD_QUEUE_DEPTH:
     'sign-ins that may wait for each password that is being hashed; further ones return 429',
   REQUEST_IDLE_SECONDS:
-    'a request whose body delivers less than 16 KiB in this time gets 408; a web socket without a token is closed after it',
+    'a request whose body delivers less than 16 KiB in this time gets 408; a connection whose client takes nothing of a response for it is cut; a web socket without a token is closed after it',
   ANONYMOUS_SOCKETS_MAX: 'web sockets per address that have not sent a token yet',
   EXECUTE_WAIT_MS:
     'time after which `$execute` returns 202 with a status URL if the run has not ended',

@@ -1,7 +1,11 @@
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
+import { upload } from '../../fixtures/binaries.ts'
+import { type Botica, openBotica } from '../../fixtures/botica.ts'
+import { aBot, handler } from '../../fixtures/bots/bots.ts'
 import { openSocket, socketUrl } from '../../fixtures/sockets.ts'
 
 const botica = await openBotica(t, { env: { REQUEST_IDLE_SECONDS: '1' } })
@@ -56,4 +60,64 @@ t.test('closes the connection of an answered request with an unfinished body', a
 t.test('closes a web socket without a token after a timeout', async (t) => {
   const socket = await openSocket(t, socketUrl(baseUrl))
   t.equal(await socket.closed, 1008)
+})
+
+/** More than the buffers of a local connection hold. */
+const LARGE_BYTES = 12 * 1024 * 1024
+
+/** Paths of a response that is streamed, and of one that is written at once. */
+async function largePaths({ admin }: Botica): Promise<readonly string[]> {
+  const bytes = randomBytes(LARGE_BYTES)
+  const binary = await upload(admin, bytes, 'application/octet-stream')
+  const data = bytes.subarray(0, (LARGE_BYTES / 4) * 3).toString('base64')
+  const document = await admin.create({
+    resourceType: 'DocumentReference',
+    status: 'current',
+    content: [{ attachment: { contentType: 'application/octet-stream', data } }],
+  } as never)
+  return [`Binary/${binary.id}`, `DocumentReference/${document.id}`]
+}
+
+function request(botica: Botica, path: string): Socket {
+  const socket = connect(Number(new URL(botica.baseUrl).port), '127.0.0.1')
+  t.teardown(() => socket.destroy())
+  socket.on('error', () => undefined)
+  const authorization = `Authorization: Bearer ${botica.admin.token}`
+  socket.write(`GET /fhir/R4/${path} HTTP/1.1\r\nHost: x\r\n${authorization}\r\n\r\n`)
+  return socket
+}
+
+t.test('cuts the connection of a client that does not read its response', async (t) => {
+  for (const path of await largePaths(botica)) {
+    const socket = request(botica, path).pause()
+    // Shows the cut, since writing fails from then on. An empty line is no request.
+    const timer = setInterval(() => socket.write('\r\n'), 50)
+    await new Promise<void>((resolve) => socket.once('close', () => resolve()))
+    clearInterval(timer)
+    t.pass(path)
+  }
+})
+
+t.test('a slow client gets the whole response', async (t) => {
+  const patient = await openBotica(t, { env: { REQUEST_IDLE_SECONDS: '2' } })
+  await Promise.all(
+    (await largePaths(patient)).map(async (path) => {
+      const socket = request(patient, path)
+      let bytes = 0
+      for await (const chunk of socket) {
+        bytes += chunk.length
+        if (bytes >= LARGE_BYTES) break
+        await delay(20)
+      }
+      t.ok(bytes >= LARGE_BYTES, path)
+    }),
+  )
+})
+
+t.test('keeps the connection of a response that is silent for longer', async (t) => {
+  const bot = await aBot(botica, handler('return 1'))
+  const socket = request(botica, `Bot/${bot}/$logs`)
+  await once(socket, 'data')
+  const closed = once(socket, 'close').then(() => 'closed')
+  t.equal(await Promise.race([closed, delay(2500, 'open')]), 'open')
 })
