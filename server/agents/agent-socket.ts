@@ -121,9 +121,10 @@ class AgentSocket implements Connection {
 
   /** Tells Redis again that this is the agent's connection; closes if it has another one. */
   renew(): void {
-    const { services } = this.#options
+    const { services, webSocket } = this.#options
     const link = this.#link
-    if (link === undefined) return
+    // While it closes, it cannot send anything to the agent.
+    if (link === undefined || webSocket.readyState !== webSocket.OPEN) return
     renewAgent(services.redis, link.agentId, link.connection, this.#version).then(
       (isCurrent) => {
         if (!isCurrent) this.#replaced()

@@ -8,6 +8,7 @@ import {
 import {
   type AgentAnswer,
   answerRequest,
+  NOT_CONNECTED,
   type ToConnection,
   unpack,
 } from '../../shared/operations/agents/requests.ts'
@@ -44,6 +45,10 @@ export class AwaitedRequests {
     const { redis } = this.#services
     const parsed: unknown = JSON.parse(await unpack(redis, request))
     if (!isObject(parsed)) return
+    if (this.#webSocket.readyState !== this.#webSocket.OPEN) {
+      const answer = { type: 'agent:error', body: NOT_CONNECTED }
+      return await answerRequest(this.#services, callback, answer)
+    }
     if (this.#webSocket.bufferedAmount > MOST_BUFFERED) {
       const answer = { type: 'agent:error', body: 'Agent does not read its messages' }
       return await answerRequest(this.#services, callback, answer)

@@ -47,6 +47,8 @@ const carriedKey = (id: string) => `${PREFIX}:agent-text:${id}`
 /** Time for the process of the connection to confirm that it has sent a request. */
 const SENT_MS = 5000
 
+export const NOT_CONNECTED = 'Agent is not currently connected'
+
 interface Asking {
   readonly waitMs: number
   /** False: the answer is `sent` as soon as the request is on its way to the agent. */
@@ -125,7 +127,7 @@ export async function unpack(redis: Redis, { text, key = '' }: Carried): Promise
 }
 
 function notConnected(): HttpError {
-  return badRequest('Agent is not currently connected')
+  return badRequest(NOT_CONNECTED)
 }
 
 function timeout(): HttpError {

@@ -134,6 +134,20 @@ t.test('rejects unsendable content of $push with its element', async (t) => {
   t.equal((await admin.post(`Agent/$push?identifier=${randomUUID()}`, message)).status, 404)
 })
 
+t.test('$push returns 400 for an agent whose connection is closing', async (t) => {
+  const { id, agent } = await aConnectedAgent()
+  const closing = new Promise<void>((resolve) => {
+    // Called when the service closes; does not confirm it.
+    agent.webSocket.close = () => resolve()
+  })
+  for (let i = 0; i < 20; i++) agent.webSocket.send('not JSON')
+  await closing
+  t.match(await push(id, message), {
+    status: 400,
+    body: { issue: [{ details: { text: 'Agent is not currently connected' } }] },
+  })
+})
+
 t.test('$push ends in a timeout, and an error of the agent is 400', async (t) => {
   const { id, agent } = await aConnectedAgent()
   const wait = { ...message, waitForResponse: true }
