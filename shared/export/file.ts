@@ -8,7 +8,7 @@ import { create as contentDisposition } from 'content-disposition'
 import { notAcceptable, notFound } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { ByteRange, Storage } from '../outbound/storage/storage.ts'
-import { readChunks } from '../outbound/storage/storage.ts'
+import { readStored, readWholeStored } from '../outbound/storage/storage.ts'
 import { readRange } from '../request/binary/read.ts'
 import { acceptsType, takesGzip } from '../request/negotiate.ts'
 import { emptyReply } from '../request/reply.ts'
@@ -270,7 +270,7 @@ function* packedSegments(
     yield {
       length,
       async *read(range) {
-        yield* readChunks(await reads.get(exportBlockKey(job, file, block), range))
+        yield* readStored(await reads.get(exportBlockKey(job, file, block), range))
       },
     }
   }
@@ -289,7 +289,7 @@ function* plainSegments(
       async *read({ start, end }) {
         const all = { start: 0, end: packedLength - 1 }
         const packed = await reads.get(exportBlockKey(job, file, block), all)
-        const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
+        const lines = await unpackBlock(await readWholeStored(packed))
         yield lines.subarray(start, end + 1)
       },
     }

@@ -13,7 +13,7 @@ import {
   type OutboundStream,
   openOutbound,
 } from '../outbound/fetch-outside.ts'
-import { readChunks } from '../outbound/storage/storage.ts'
+import { readChunks, readStored, readWholeStored } from '../outbound/storage/storage.ts'
 import { type BinaryContent, openContent, readBinaryContent } from '../request/binary/content.ts'
 import type { Services } from '../request/services.ts'
 import type { ImportInput } from './imports.ts'
@@ -35,8 +35,6 @@ interface Raw extends Source {
 
 const GZIP = [0x1f, 0x8b]
 const ANSWER_MS = 30_000
-/** A server that sends nothing for this long counts as lost. */
-const SILENCE_MS = 60_000
 
 interface SourceAt {
   readonly url: string
@@ -75,13 +73,13 @@ async function openBinary(
   const range = { start, end: content.size - 1 }
   const stream = await openContent(services, rest, range)
   const size = isPacked ? undefined : content.size
-  return { chunks: readChunks(stream), start, size, close: () => void stream.destroy() }
+  return { chunks: readStored(stream), start, size, close: () => void stream.destroy() }
 }
 
 async function readMagicBytes(services: Services, content: BinaryContent): Promise<Buffer> {
   const end = Math.min(content.size, GZIP.length) - 1
   const stream = await openContent(services, content, { start: 0, end })
-  return Buffer.concat(await stream.toArray())
+  return await readWholeStored(stream)
 }
 
 const decoders = {
@@ -93,12 +91,11 @@ const decoders = {
 
 async function openFile(config: Config, url: string, signal: AbortSignal): Promise<Raw> {
   const { headers, body } = await openAnswer(config, url, signal)
-  body.setTimeout(SILENCE_MS, () => body.destroy(new SourceFailed('the server fell silent')))
   const encoding = headers['content-encoding']?.toLowerCase() ?? ''
   const decoder = Object.hasOwn(decoders, encoding)
     ? decoders[encoding as keyof typeof decoders]()
     : undefined
-  const sent = received(readChunks(body))
+  const sent = received(readChunks(body, () => new SourceFailed('the server is too slow')))
   const chunks = decoder === undefined ? sent : through(sent, decoder)
   const length = decoder === undefined ? Number(headers['content-length']) : 0
   const size = length > 0 ? length : undefined

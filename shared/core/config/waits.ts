@@ -13,6 +13,8 @@ interface Timings {
   readonly indexMs: number
   readonly sweepMs: number
   readonly leaseMs: number
+  /** Time of waiting in which the storage, or an import source, must deliver 64 KiB. */
+  readonly silenceMs: number
   /** First retry delay for an import source; doubles with each retry. */
   readonly retryMs: number
   /** Binary logarithm of scrypt's N: 17 needs 128 MiB for each password. */
@@ -27,6 +29,7 @@ const DEFAULTS: Timings = {
   indexMs: 6000,
   sweepMs: 10_000,
   leaseMs: 30_000,
+  silenceMs: 60_000,
   retryMs: 1000,
   passwordCost: 17,
 }

@@ -1,6 +1,7 @@
 /** File content storage: a folder or an S3 bucket. Content is streamed, never held whole. */
 import { finished, type Readable } from 'node:stream'
-import { HttpError } from '../../core/errors.ts'
+import { timings } from '../../core/config/waits.ts'
+import { HttpError, unavailable } from '../../core/errors.ts'
 
 export interface ByteRange {
   readonly start: number
@@ -100,13 +101,18 @@ function watch(source: AsyncIterable<Uint8Array>) {
 
 // Yields chunks as they arrive and releases their memory; an early stop leaves the stream intact.
 
-/** Throws the stream's error, also on a premature close. */
-export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
+/**
+ * Throws the stream's error, also on a premature close; and `late()`, which destroys it, when it brings less than 64 KiB
+ * in `silenceMs` of waiting.
+ */
+export async function* readChunks(stream: Readable, late?: () => Error): AsyncGenerator<Buffer> {
+  const patience = late && createPatience(() => stream.destroy(late()))
   const arrived: Buffer[] = []
   let end: { readonly error: Error | null | undefined } | undefined
   let wake = () => {}
   const onData = (chunk: Buffer) => {
     arrived.push(chunk)
+    patience?.received(chunk.length)
     stream.pause()
     wake()
   }
@@ -124,7 +130,9 @@ export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
           wake = resolve
         })
         stream.resume()
+        patience?.begin()
         await woken
+        patience?.end()
       } else if (end.error) throw end.error
       else return
     }
@@ -133,6 +141,42 @@ export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
     stopWatching()
     stream.pause()
   }
+}
+
+const LEAST_BYTES = 64 * 1024
+
+/** Counts only the time between `begin` and `end`. */
+function createPatience(giveUp: () => void) {
+  let leftMs = timings.silenceMs
+  let bytes = 0
+  let since = 0
+  let timer: NodeJS.Timeout | undefined
+  return {
+    begin() {
+      since = performance.now()
+      timer = setTimeout(giveUp, leftMs)
+    },
+    end() {
+      clearTimeout(timer)
+      leftMs -= performance.now() - since
+      if (bytes < LEAST_BYTES) return
+      bytes = 0
+      leftMs = timings.silenceMs
+    },
+    received(size: number) {
+      bytes += size
+    },
+  }
+}
+
+/** Chunks of `get`. Errors: 503 when the storage stalls. */
+export function readStored(stream: Readable): AsyncGenerator<Buffer> {
+  return readChunks(stream, () => unavailable('The storage', new Error('It stalled')))
+}
+
+/** Small content of `get`. Errors: as `readStored`. */
+export async function readWholeStored(stream: Readable): Promise<Buffer> {
+  return Buffer.concat(await Array.fromAsync(readStored(stream)))
 }
 
 // Frees a chunk's memory, which V8 otherwise does only on garbage collection.

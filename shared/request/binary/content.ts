@@ -10,7 +10,12 @@ import type { Config } from '../../core/config/config.ts'
 import { badStructure, HttpError, tooLarge, unavailable } from '../../core/errors.ts'
 import { isBase64 } from '../../fhir/primitives.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { type ByteRange, readChunks, type Storage } from '../../outbound/storage/storage.ts'
+import {
+  type ByteRange,
+  readChunks,
+  readWholeStored,
+  type Storage,
+} from '../../outbound/storage/storage.ts'
 import type { Version } from '../../store/rows/version.ts'
 import {
   forgetContent,
@@ -77,7 +82,7 @@ export async function readWhole(
   maxBytes: number,
 ): Promise<Buffer> {
   if (content.size > maxBytes) throw tooLarge()
-  return Buffer.concat(await (await openContent(services, content)).toArray())
+  return await readWholeStored(await openContent(services, content))
 }
 
 export type Upload = Buffer | Readable
