@@ -108,7 +108,7 @@ export const settingDescriptions: Readonly<Record<string, string>> = {
     'destination of the AuditEvents of GraphQL reads, one for each statement: `log`, without the search criteria, or `resource`, stored in the project',
   INTROSPECTION_OPEN: '`/oauth2/introspect` responds without client credentials',
   AUTO_DOWNLOAD:
-    'download attachments from `https` addresses (up to 100 MB) and keep them as Binaries; a project can restrict it in its `setting` by `autoDownloadEnabled` false and the comma lists `autoDownloadAllowedUrlPrefixes` and `autoDownloadIgnoredUrlPrefixes`',
+    'download attachments from `https` addresses (up to 100 MB) and keep them as Binaries, for each project one resource at a time and each for at most 10 minutes, three times; a project can restrict it in its `setting` by `autoDownloadEnabled` false and the comma lists `autoDownloadAllowedUrlPrefixes` and `autoDownloadIgnoredUrlPrefixes`',
   GOOGLE_CLIENT_ID:
     "client id for Google sign-in; a Project's sites have separate ones (`Project.site.googleClientId`)",
   GOOGLE_JWKS_URL: "address of the keys of Google's ID tokens",

@@ -17,6 +17,8 @@ interface Timings {
   readonly silenceMs: number
   /** First retry delay for an import source; doubles with each retry. */
   readonly retryMs: number
+  /** Total time of a job of downloads, each time that it is taken. */
+  readonly downloadsMs: number
   /** Binary logarithm of scrypt's N: 17 needs 128 MiB for each password. */
   readonly passwordCost: number
 }
@@ -31,6 +33,7 @@ const DEFAULTS: Timings = {
   leaseMs: 30_000,
   silenceMs: 60_000,
   retryMs: 1000,
+  downloadsMs: 600_000,
   passwordCost: 17,
 }
 

@@ -119,11 +119,14 @@ export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
   }
 }
 
+/** Leases one job per Project at a time, so that slow hosts of one do not hold up the others. */
 export async function leaseDownload(connection: Connection): Promise<Download | undefined> {
   return await leaseNext<Download>(connection, JOBS, {
     name: 'download-lease',
     // Workers of the previous version record no lease, only the time when others may take the job.
-    where: `x.kind = 'download' and (x.held is not null or x.touched <= clock_timestamp())`,
+    where: `x.kind = 'download' and (x.held is not null or x.touched <= clock_timestamp())
+      and x.project <> all(array(select o.project from job o
+        where o.kind = 'download' and o.state = 'active' and o.held > clock_timestamp()))`,
     orderBy: 'x.touched',
     set: `state = 'active', started = coalesce(x.started, clock_timestamp()),
       progress = to_jsonb(coalesce(x.progress::int, 0) + 1)`,

@@ -20,9 +20,20 @@ writeFileSync(trusted, certificate.cert)
 const asked: string[] = []
 /** Promises that delay the responses, by path. */
 const held = new Map<string, Promise<void>>()
+/** Requests at the same time, and the most so far, by the start of the path. */
+const running = new Map<string, number>()
+const most = new Map<string, number>()
 const server = createServer(certificate, async (req, res) => {
   const path = req.url ?? ''
   asked.push(path)
+  const [start = ''] = path.split('-')
+  const count = (change: number) => {
+    const now = (running.get(start) ?? 0) + change
+    running.set(start, now)
+    most.set(start, Math.max(now, most.get(start) ?? 0))
+  }
+  count(1)
+  res.once('close', () => count(-1))
   await held.get(path)
   const status = path.startsWith('/broken') ? 500 : 200
   res.writeHead(status, { 'content-type': 'text/plain' }).end(`content of ${path}`)
@@ -37,6 +48,7 @@ const botica = await openBotica(t, {
     AUTO_DOWNLOAD: 'true',
     NODE_EXTRA_CA_CERTS: trusted,
     STORAGE_URL: `file:${join(folder, 'storage')}`,
+    WAITS: JSON.stringify({ ...JSON.parse(process.env.WAITS ?? '{}'), downloadsMs: 3000 }),
   },
 })
 const { admin, services } = botica
@@ -148,6 +160,33 @@ t.test('creates no Binary for a resource deleted during the download', async (t)
   await settled()
   t.equal((await admin.get(`DocumentReference/${id}`)).status, 410)
   t.equal(await total(), before)
+})
+
+t.test('ends the downloads of a resource after a limit, and goes on later', async (t) => {
+  const gate = Promise.withResolvers<void>()
+  held.set('/hangs.txt', gate.promise)
+  const { id } = await admin.create(aDocument('/before.txt', '/hangs.txt', '/after.txt'))
+  await until(async () => timesAsked('/hangs.txt') === 2, SECONDS)
+  t.equal(timesAsked('/after.txt'), 0)
+  gate.resolve()
+  await settled()
+  t.equal(timesAsked('/before.txt'), 1)
+  const { body } = await admin.get<Untyped>(`DocumentReference/${id}`)
+  for (const { attachment } of body.content) t.match(attachment.url, /\/storage\//)
+})
+
+t.test('downloads for one resource of a Project at a time', async (t) => {
+  const slow = ['/slow-1', '/slow-2', '/slow-3', '/slow-4']
+  const gate = Promise.withResolvers<void>()
+  for (const path of slow) held.set(path, gate.promise)
+  await Promise.all(slow.map((path) => admin.create(aDocument(path))))
+  await until(async () => slow.some((path) => timesAsked(path) > 0), SECONDS)
+  const { admin: other } = await botica.createTenant()
+  await other.create(aDocument('/other.txt'))
+  await until(async () => timesAsked('/other.txt') === 1, SECONDS)
+  gate.resolve()
+  await settled()
+  t.equal(most.get('/slow'), 1)
 })
 
 t.test('limits downloads by the settings of the Project', async (t) => {

@@ -5,6 +5,7 @@
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { findSetting, system } from '../../../shared/access/project-context.ts'
+import { timings } from '../../../shared/core/config/waits.ts'
 import { ignoreClientError, isAbsent } from '../../../shared/core/errors.ts'
 import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
@@ -41,15 +42,24 @@ class Gone extends Error {}
 
 /** Runs until `stop`, which releases the current work. */
 export function startDownloads(services: Services): Loop {
-  const { log } = services
-  return startLoop({ log, name: 'Downloads', everyMs: EVERY_MS, lanes: LANES }, (signal) =>
-    takeAndRun(services, signal),
+  const { log, database } = services
+  let taking: Promise<Download | undefined> = Promise.resolve(undefined)
+  // One after the other: lanes that take at the same moment would take jobs of one Project.
+  const take = () => {
+    taking = taking.catch(() => undefined).then(() => leaseDownload(database))
+    return taking
+  }
+  return startLoop({ log, name: 'Downloads', everyMs: EVERY_MS, lanes: LANES }, async (signal) =>
+    takeAndRun(services, await take(), signal),
   )
 }
 
-async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
+async function takeAndRun(
+  services: Services,
+  download: Download | undefined,
+  signal: AbortSignal,
+): Promise<boolean> {
   const { database, log } = services
-  const download = await leaseDownload(database)
   if (download === undefined) return false
   const { input, attempt } = download
   const renewal = createRenewal(services, JOBS, jobLease(download))
@@ -81,14 +91,19 @@ async function fetchNew(
   const there = attachmentsByUrl(parseVersion(current))
   const added = await addedBy(services, principal, input)
   const wanted = added.filter((url) => there.has(url) && isWanted(url)).slice(0, MOST)
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(timings.downloadsMs)])
   let left = 0
   for (const url of wanted) {
+    if (limit.aborted) {
+      left++
+      continue
+    }
     try {
       await fetchOne(services, principal, {
         reference: `${type}/${id}`,
         attachment: there.get(url) ?? {},
         url,
-        signal,
+        signal: limit,
       })
     } catch (error) {
       if (!(error instanceof FetchRefused)) left++
