@@ -15,11 +15,6 @@ import { type RunWorker, startRunWorker } from '../shared/queue/worker.ts'
 import { listenForWakes } from '../shared/redis/wakes.ts'
 import { watchWebLoad } from '../shared/redis/web-load.ts'
 import type { Services } from '../shared/request/services.ts'
-import type { Notification } from '../shared/subscriptions/events.ts'
-import {
-  publishNotifications,
-  socketSubscriptions,
-} from '../shared/subscriptions/socket-subscriptions.ts'
 import { openAnswerStreams } from './bots/answer-stream.ts'
 import { startDeadLetters } from './bots/dead-letters.ts'
 import { type Executors, executorsWithin, openExecutors, runsWithin } from './bots/executors.ts'
@@ -36,6 +31,7 @@ import { startTableUpkeep } from './jobs/upkeep/tables.ts'
 import { startMail } from './mail/run.ts'
 import { createEventMetrics } from './subscriptions/audit.ts'
 import { startEvents } from './subscriptions/deliver.ts'
+import { createSocketHooks } from './subscriptions/sockets.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000
@@ -117,11 +113,6 @@ async function startFeatures({ services, runs, runner, metrics }: Opened) {
   const has = (name: (typeof config.workerQueues)[number]) => config.workerQueues.includes(name)
   const isWebBusy = watchWebLoad(redis)
   const isBusy = () => isWebBusy() || runner.active > 0
-  const sockets = {
-    sockets: (ids: readonly string[]) => socketSubscriptions(services, ids),
-    publish: (notifications: readonly Notification[]) =>
-      publishNotifications(services, notifications),
-  }
   return {
     loops: [
       startSweep(services),
@@ -132,7 +123,12 @@ async function startFeatures({ services, runs, runner, metrics }: Opened) {
       ...(has('mail') ? [startMail(services)] : []),
     ],
     events: has('change')
-      ? await startEvents(services, runner, createEventMetrics(registry), sockets)
+      ? await startEvents(
+          services,
+          runner,
+          createEventMetrics(registry),
+          createSocketHooks(services),
+        )
       : undefined,
     requests: has('requests') ? startRequests(services, runs) : undefined,
     exports: has('export')

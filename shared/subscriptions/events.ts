@@ -45,7 +45,7 @@ export interface MatchOptions {
   author(subscription: Resource, project: number): Promise<Principal | undefined>
   /** Returns the key and the debounce of a delivery to the Bot of a Subscription. */
   pace(subscription: Resource, project: number, about: PacedEvent): Promise<DeliveryPace>
-  /** Reads unstored Subscriptions by row id, without ended ones. */
+  /** Reads unstored Subscriptions by row id, without ended ones; those that are missing are notified of a gap. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
   /** Notifies `sockets` before the changes are removed: a crash in between repeats a notification rather than losing it. */
   publish(notifications: readonly Notification[]): Promise<void>

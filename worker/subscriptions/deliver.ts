@@ -23,6 +23,7 @@ import type { Runner } from '../bots/run.ts'
 import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
 import { auditAttempt, createReportedAlone, type EventMetrics, reportSuccesses } from './audit.ts'
 import { createPaceReader } from './pace.ts'
+import type { SocketHooks } from './sockets.ts'
 
 /** Concurrent external deliveries. */
 const HOOKS = 100
@@ -334,9 +335,6 @@ function createReceipts(): Receipts {
 
 // Events in the worker: matching and delivery
 
-/** Event receivers other than rest-hooks. */
-type EventHooks = Pick<MatchOptions, 'sockets' | 'publish'>
-
 const END_MS = 5000
 const BATCH = 100
 
@@ -344,7 +342,7 @@ export async function startEvents(
   services: Services,
   runner: Runner,
   metrics: EventMetrics,
-  hooks: EventHooks,
+  hooks: SocketHooks,
 ): Promise<{ stop(graceMs: number): Promise<void> }> {
   const { repository, bus, log } = services
   const deliveries = new Deliverer(services, runner, metrics)
@@ -367,6 +365,7 @@ export async function startEvents(
   const matching = startLoop(
     { log, name: 'The match of changes', everyMs: SWEEP_MS, level: 'error' },
     async () => {
+      await hooks.announceGaps()
       const matched = await repository.withStore((store) => matchEvents(store, BATCH, options))
       metrics.matched(matched)
       if (matched.deliveries.length > 0) deliveries.wake()

@@ -6,6 +6,7 @@ import { until } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
 import { aSubscription, type Received, startReceiver } from '../../fixtures/http/receiver.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
+import { bound, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 
 const PATIENCE_MS = 90_000
 /** Concurrent deliveries per host. */
@@ -137,6 +138,18 @@ t.test('continues deliveries without Redis and with an emptied one', async (t) =
   open()
   await assertAllInOrder(t, path)
   await redis.start()
+})
+
+t.test('without Redis, a web socket does not hold up other Subscriptions', async (t) => {
+  const socket = await openSocket(t, socketUrl(cluster.baseUrl))
+  // The service may not have Redis back yet.
+  await until(() => bound(admin, socket, 'Location').then(Boolean, () => false), PATIENCE_MS)
+  const { path } = await subscribe('Location')
+  await redis.kill()
+  await admin.create({ resourceType: 'Location' })
+  await receiver.got(path, 1)
+  await redis.start()
+  t.equal(await socket.closed, 1013, 'the socket may have missed the change')
 })
 
 t.test('writes no Subscription secret to logs and AuditEvents', async (t) => {
