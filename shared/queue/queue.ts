@@ -376,8 +376,8 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Host, port and database number; never the password. */
+/** Host, port and database number; never the password. With several Sentinels it is no URL. */
 function describeHome(redisUrl: string): string {
-  const { host, pathname } = new URL(redisUrl)
-  return hash('sha256', `${host}${pathname}`).slice(0, 16)
+  const [, home = ''] = /^[^/]*\/\/(?:[^/]*@)?([^?#]*)/.exec(redisUrl) ?? []
+  return hash('sha256', home).slice(0, 16)
 }
