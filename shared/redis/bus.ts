@@ -3,6 +3,7 @@
  * include the database number, since Redis publishes across databases.
  */
 import type { Config } from '../core/config/config.ts'
+import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { PREFIX } from './script.ts'
@@ -71,6 +72,7 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
     )
   })
 
+  const beat = startBeat(subscriber)
   return {
     async publish(kind, message, address) {
       return await publisher.publish(channel(kind, address), JSON.stringify(message))
@@ -99,6 +101,17 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
       return subscriber.status === 'ready'
     },
     channel,
-    close: () => subscriber.disconnect(),
+    close() {
+      clearInterval(beat)
+      subscriber.disconnect()
+    },
   }
+}
+
+/** A connection is only found dead while it waits for an answer, and a subscriber asks for nothing else. */
+function startBeat(subscriber: Redis): NodeJS.Timeout {
+  const ping = () => {
+    if (subscriber.status === 'ready') subscriber.ping().catch(() => undefined)
+  }
+  return setInterval(ping, timings.redisSilenceMs / 2).unref()
 }

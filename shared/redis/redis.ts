@@ -20,6 +20,8 @@ const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB i
 export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
   const redis = createRedis(config.redisUrl, config.redisTlsInsecure, {
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
+    // A server that hangs or has vanished does not close the connection.
+    socketTimeout: timings.redisSilenceMs,
     ...(purpose === 'request'
       ? {
           commandTimeout: timings.startMs,
@@ -130,6 +132,8 @@ type RedisOptions = Omit<AnyOptions, 'replyMapping'>
 const SENTINEL =
   /^(rediss?)-sentinel:\/\/(?:([^:@/]*)(?::([^@/]*))?@)?([^/?#]+)(?:\/(\d*))?(?:\?([^#]*))?#(.+)$/
 const SENTINEL_PORT = 26_379
+/** Without an answer, the next one is asked. */
+const SENTINEL_MS = 5000
 
 export function createRedis(url: string, isTlsInsecure: boolean, options: RedisOptions): Redis {
   const tls =
@@ -138,7 +142,8 @@ export function createRedis(url: string, isTlsInsecure: boolean, options: RedisO
   if (sentinels === undefined) return new Redis(url, { ...tls, ...options })
   // Sentinels use TLS if the servers do.
   const sentinelTls = url.startsWith('rediss') ? { tls: {}, sentinelTLS: {}, ...tls } : {}
-  return new Redis({ ...sentinels, ...sentinelTls, ...options })
+  const sentinelCommandTimeout = SENTINEL_MS
+  return new Redis({ sentinelCommandTimeout, ...sentinels, ...sentinelTls, ...options })
 }
 
 /** Returns undefined for a plain server URL. `?sentinelPassword=` authenticates at the Sentinels. */

@@ -15,6 +15,8 @@ interface Timings {
   readonly leaseMs: number
   /** Time of waiting in which the storage, or an import source, must deliver 64 KiB. */
   readonly silenceMs: number
+  /** Time without any data of Redis after which a connection that waits for an answer is left. Blocking commands take 10 s. */
+  readonly redisSilenceMs: number
   /** First retry delay for an import source; doubles with each retry. */
   readonly retryMs: number
   /** Total time of a job of downloads, each time that it is taken. */
@@ -32,6 +34,7 @@ const DEFAULTS: Timings = {
   sweepMs: 10_000,
   leaseMs: 30_000,
   silenceMs: 60_000,
+  redisSilenceMs: 60_000,
   retryMs: 1000,
   downloadsMs: 600_000,
   passwordCost: 17,

@@ -1,6 +1,9 @@
 /** Redis with Sentinels: the service finds the primary and fails over. */
+import './short-silence.ts'
 import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
@@ -33,32 +36,54 @@ async function start(lines: readonly string[], ...args: readonly string[]): Prom
   return { child, port }
 }
 
-const primary = await start([])
-const replica = await start([`replicaof 127.0.0.1 ${primary.port}`])
+const first = await start([])
+const others = [first, first].map(({ port }) => start([`replicaof 127.0.0.1 ${port}`]))
+const nodes = [first, ...(await Promise.all(others))]
 const sentinel = await start(
   [
-    `sentinel monitor clinic 127.0.0.1 ${primary.port} 1`,
+    `sentinel monitor clinic 127.0.0.1 ${first.port} 1`,
     `sentinel down-after-milliseconds clinic ${DOWN_AFTER_MS}`,
+    // The time between two failovers.
+    'sentinel failover-timeout clinic 2000',
   ],
   '--sentinel',
 )
 const watch = new Redis({ port: sentinel.port })
 t.teardown(() => watch.disconnect())
 const replicas = async () => (await watch.call('SENTINEL', 'REPLICAS', 'clinic')) as unknown[]
-await until(async () => (await replicas()).length === 1, PATIENCE_MS)
+await until(async () => (await replicas()).length === 2, PATIENCE_MS)
 
+// Accepts connections and never answers.
+const hung = createServer().listen(0, '127.0.0.1')
+await once(hung, 'listening')
+t.teardown(() => hung.close())
+const sentinels = [(hung.address() as AddressInfo).port, sentinel.port].map(
+  (port) => `127.0.0.1:${port}`,
+)
 const botica = await openBotica(t, {
   worker: true,
-  env: { REDIS_URL: `redis-sentinel://127.0.0.1:${sentinel.port}/0#clinic` },
+  env: { REDIS_URL: `redis-sentinel://${sentinels}/0#clinic`, REDIS_TIMEOUT_MS: '2000' },
 })
 
-t.test('runs bots on the next primary after a failover', async (t) => {
-  const bot = await aBot(botica, handler('return event.input.n'))
-  t.equal((await execute(botica.admin, bot, { n: 1 })).text, '1')
+const address = async () => (await watch.call('SENTINEL', 'MASTER', 'clinic')) as string[]
+async function findPrimary(): Promise<Node | undefined> {
+  const fields = await address()
+  return nodes.find(({ port }) => fields.includes(String(port)))
+}
 
-  primary.child.kill('SIGKILL')
-  const address = async () => (await watch.call('SENTINEL', 'MASTER', 'clinic')) as string[]
-  await until(async () => (await address()).includes(String(replica.port)), PATIENCE_MS)
-  await until(async () => (await execute(botica.admin, bot, { n: 2 })).status === 200, PATIENCE_MS)
-  t.equal((await execute(botica.admin, bot, { n: 3 })).text, '3')
-})
+for (const [what, signal] of [
+  ['was killed', 'SIGKILL'],
+  ['hangs', 'SIGSTOP'],
+] as const) {
+  t.test(`runs bots on the next primary after one ${what}`, async (t) => {
+    const bot = await aBot(botica, handler('return event.input.n'))
+    t.equal((await execute(botica.admin, bot, { n: 1 })).text, '1')
+
+    const primary = await findPrimary()
+    primary?.child.kill(signal)
+    await until(async () => (await findPrimary()) !== primary, PATIENCE_MS)
+    const isRun = async () => (await execute(botica.admin, bot, { n: 2 })).status === 200
+    await until(isRun, PATIENCE_MS)
+    t.equal((await execute(botica.admin, bot, { n: 3 })).text, '3')
+  })
+}
