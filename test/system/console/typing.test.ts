@@ -169,6 +169,35 @@ t.test('does not overwrite a version saved meanwhile by another user', async (t)
   })
 })
 
+t.test('tags and profiles stay when changes are applied and versions restored', async (t) => {
+  const [ward, seen] = ['ward', 'seen'].map((code) => ({ system: 'urn:tags', code }))
+  const own = { profile: ['http://hl7.org/fhir/StructureDefinition/Patient'], source: 'urn:source' }
+  const patient = await admin.create({
+    resourceType: 'Patient',
+    meta: { ...own, tag: [ward] },
+    name: [{ family: 'Mayer' }],
+  })
+  const path = `Patient/${patient.id}`
+  await page.goto(`${baseUrl}console/resources/${path}/json`)
+  const typed = { ...patient, meta: { ...patient.meta, tag: [ward, seen] } }
+  await page.write('.cm-content', JSON.stringify(typed))
+  await admin.put(path, { ...patient, gender: 'other' })
+  await page.press('#save')
+  await click(page, 'Apply my changes to version 2')
+  await page.press('#save')
+  await isSaved()
+  const { body } = await admin.get(path)
+  t.match(body, { meta: { ...own, versionId: '3', tag: [ward, seen] }, gender: 'other' })
+  const { meta: _, ...bare } = patient
+  await admin.put(path, bare)
+  t.notHas((await admin.get(path)).body.meta, 'tag')
+  await page.goto(`${baseUrl}console/resources/${path}/history`)
+  await click(page, 'Restore version 3')
+  await reads(page, 'Restored as the newest version')
+  const { body: restored } = await admin.get(path)
+  t.match(restored.meta, { ...own, versionId: '5', tag: [ward, seen] })
+})
+
 t.test(
   'a new element accepts text at once, and an invalid number is rejected with its path',
   async (t) => {

@@ -1,6 +1,5 @@
-/** Edits of a record: changes, removals on save, and merges with a newer version. */
-
-export type Values = Readonly<Record<string, unknown>>
+/** Edits of a record: changes, removals on save, and restored versions. */
+import { isObject, ownMeta, type Values } from '../../client/merging.ts'
 
 /** An emptied element stays as `''` until saved or removed. */
 export function withElement(value: Values, name: string, next: unknown): Values {
@@ -70,18 +69,22 @@ export interface Removal {
   readonly value: unknown
 }
 
-const WRITTEN_BY_SERVICE = ['versionId', 'lastUpdated', 'author', 'project', 'compartment']
-
 /** Returns elements missing from the changed record, each once, at its highest path. */
 export function removalsBetween(before: object, after: object): readonly Removal[] {
   return removals(withoutService(before), withoutService(after), '')
 }
 
-function withoutService(record: object): Values {
-  const { meta, ...others }: Values = { ...record }
-  if (!isObject(meta)) return others
-  const given = Object.entries(meta).filter(([name]) => !WRITTEN_BY_SERVICE.includes(name))
-  return given.length === 0 ? others : { ...others, meta: Object.fromEntries(given) }
+/** Returns the record without the elements of `meta` that the service writes. */
+export function withoutService(record: object): Values {
+  const { meta: _, ...others }: Values = { ...record }
+  const meta = ownMeta(record)
+  return Object.keys(meta).length === 0 ? others : { ...others, meta }
+}
+
+/** Returns an older version as it is sent to restore it: its accounts, which decide on access, stay the newest ones. */
+export function restored(record: object): Values {
+  const { account: _, accounts: __, ...meta } = ownMeta(record)
+  return withoutService({ ...record, meta })
 }
 
 function removals(before: unknown, after: unknown, path: string): readonly Removal[] {
@@ -120,42 +123,6 @@ function itemRemovals(before: unknown[], after: unknown[], path: string): readon
   return [...found, ...left.map(({ item, path }) => ({ path, value: item }))]
 }
 
-interface Versions<T> {
-  readonly base: T
-  readonly mine: T
-  readonly newest: T
-}
-
-export function merged<T extends object>({ base, mine, newest }: Versions<T>): T {
-  const names = changedNames(base, mine)
-  const kept = Object.entries(newest).filter(([name]) => !names.has(plain(name)))
-  const typed = Object.entries(mine).filter(([name]) => names.has(plain(name)))
-  return Object.fromEntries([...kept, ...typed]) as T
-}
-
-export function conflicts<T extends object>({ base, mine, newest }: Versions<T>): string[] {
-  const theirs = changedNames(base, newest)
-  const different = changedNames(mine, newest)
-  return [...changedNames(base, mine)].filter((name) => theirs.has(name) && different.has(name))
-}
-
-/** A primitive and its extensions count as one element. */
-function changedNames(before: object, after: object): ReadonlySet<string> {
-  const [old, young]: readonly Values[] = [{ ...before }, { ...after }]
-  const names = Object.keys({ ...old, ...young }).filter((name) => name !== 'meta')
-  return new Set(
-    names.filter((name) => canonicalText(old?.[name]) !== canonicalText(young?.[name])).map(plain),
-  )
-}
-
-function plain(name: string): string {
-  return name.replace(/^_/, '')
-}
-
 function canonicalText(value: unknown): string {
   return JSON.stringify(value) ?? ''
-}
-
-function isObject(value: unknown): value is Values {
-  return Object.getPrototypeOf(value ?? 0) === Object.prototype
 }

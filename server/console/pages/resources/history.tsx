@@ -11,6 +11,7 @@ import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
+import { restored } from './editing.ts'
 
 const words = texts.history
 
@@ -116,8 +117,8 @@ function Restore({ type, id, version, record, newest, isOld }: RestoreProps) {
   // Rejects overwriting an unseen version; a deleted record has none.
   const headers: HeadersInit = newest?.record ? { 'If-Match': `W/"${newest.version}"` } : {}
   const restore = useSend<Resource>({
-    send: ({ meta: _, ...content }) =>
-      medplum.put(`fhir/R4/${type}/${id}`, content, undefined, { headers }),
+    send: (version) =>
+      medplum.put(`fhir/R4/${type}/${id}`, restored(version), undefined, { headers }),
     done: words.restored,
     after: () => navigate(`/resources/${type}/${id}`),
   })

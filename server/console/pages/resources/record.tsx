@@ -20,7 +20,7 @@ import { pruned } from './editing.ts'
 import { Fields } from './fields.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
-import { Behind, type Sent, useSaving } from './saving.tsx'
+import { BehindRecord, type Sent, useSaving } from './saving.tsx'
 import { Summary } from './summary.tsx'
 import { starterElements } from './templates.ts'
 import { Timeline } from './timeline.tsx'
@@ -113,10 +113,8 @@ function Record({ type, id, tab, saved }: RecordProps) {
     <Stack>
       <Restored draft={draft} />
       {isBehind && (
-        <Behind
-          base={base}
-          mine={value}
-          newest={saved}
+        <BehindRecord
+          versions={{ base, mine: value, newest: saved }}
           merge={(edit) => {
             saving.reset()
             draft.set(edit)

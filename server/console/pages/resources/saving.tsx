@@ -1,11 +1,12 @@
 /** Saves a record; asks before removing elements, and never overwrites a newer version. */
-import { Alert, Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
+import { Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { replaceVersion, useSend } from '../../client/api.ts'
-import { Difference } from '../../parts/difference.tsx'
+import { conflicts, mapVersions, merged, type Versions } from '../../client/merging.ts'
+import { Behind } from '../../parts/behind.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { conflicts, merged, type Removal, removalsBetween } from './editing.ts'
+import { type Removal, removalsBetween, withoutService } from './editing.ts'
 
 const words = texts.saving
 
@@ -86,58 +87,29 @@ function Question({ removals, cancel, confirm }: QuestionProps) {
   )
 }
 
-interface BehindProps {
-  readonly base: Resource
-  readonly mine: Resource
-  readonly newest: Resource
+interface BehindRecordProps {
+  readonly versions: Versions<Resource>
   readonly merge: (edit: { readonly base: Resource; readonly value: Resource }) => void
   readonly discard: () => void
 }
 
 /** Shown when another person has saved the record meanwhile. */
-export function Behind({ base, mine, newest, merge, discard }: BehindProps) {
-  const [isCompared, setIsCompared] = useState(false)
-  const versions = { base, mine, newest }
-  const both = conflicts(versions)
+export function BehindRecord({ versions, merge, discard }: BehindRecordProps) {
+  const { newest } = versions
   const number = newest.meta?.versionId ?? ''
   return (
-    <Alert color="yellow" variant="light" role="alert">
-      <Stack gap="sm">
-        <Text size="sm" fw={600}>
-          {fill(words.behind, { number })}
-        </Text>
-        <Text size="sm">{words.behindHint}</Text>
-        {both.length > 0 && (
-          <Text size="sm">{fill(words.conflicts, { names: both.join(', ') })}</Text>
-        )}
-        <Group gap="xs">
-          <Button size="xs" onClick={() => merge({ base: newest, value: merged(versions) })}>
-            {fill(words.merge, { number })}
-          </Button>
-          <Button
-            size="xs"
-            variant="default"
-            aria-expanded={isCompared}
-            onClick={() => setIsCompared(!isCompared)}
-          >
-            {fill(words.compare, { number })}
-          </Button>
-          <Button size="xs" variant="default" onClick={discard}>
-            {words.discard}
-          </Button>
-        </Group>
-        {isCompared && (
-          <Difference
-            label={words.difference}
-            before={formatContent(newest)}
-            after={formatContent(mine)}
-          />
-        )}
-      </Stack>
-    </Alert>
+    <Behind
+      title={fill(words.behind, { number })}
+      both={conflicts(versions)}
+      mergeLabel={fill(words.merge, { number })}
+      compareLabel={fill(words.compare, { number })}
+      merge={() => merge({ base: newest, value: merged(versions) })}
+      discard={discard}
+      compare={() => mapVersions(versions, formatContent)}
+    />
   )
 }
 
-function formatContent({ meta: _, ...content }: Resource): string {
-  return JSON.stringify(content, null, 2)
+function formatContent(record: Resource): string {
+  return JSON.stringify(withoutService(record), null, 2)
 }
