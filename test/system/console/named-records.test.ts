@@ -74,6 +74,60 @@ t.test('a patient opens with a summary', async (t) => {
   await page.shows(`document.querySelector('input[name=birthDate]')?.value === '1985-07-09'`)
 })
 
+const card = (title: string) => `[...document.querySelectorAll('.mantine-Card-root')]
+  .find((one) => one.querySelector('h5, h2')?.textContent === '${title}')`
+
+t.test('a summary has recurring problems, and names the sections with more records', async (t) => {
+  const other = await admin.create({ resourceType: 'Patient', name: [{ family: 'Reyes' }] })
+  const reference = { reference: `Patient/${other.id}` }
+  const system = 'http://terminology.hl7.org/CodeSystem/condition-clinical'
+  for (const code of ['active', 'recurrence', 'relapse', 'resolved']) {
+    await admin.create({
+      resourceType: 'Condition',
+      clinicalStatus: { coding: [{ system, code }] },
+      code: { text: `${code} problem` },
+      subject: reference,
+    })
+  }
+  for (const name of ['1', '2', '3', '4', '5', '6', '7']) {
+    await admin.create({
+      resourceType: 'DiagnosticReport',
+      status: 'final',
+      code: { text: `Report ${name}` },
+      subject: reference,
+    })
+  }
+  await page.goto(`${baseUrl}console/resources/Patient/${other.id}`)
+  await reads(page, 'recurrence problem')
+  await reads(page, 'relapse problem')
+  t.notOk(await page.value(`document.body.innerText.includes('resolved problem')`))
+  const shown = await page.value<string>(`${card('Reports')}.textContent`)
+  t.equal(shown.match(/Report \d/g)?.length, 6)
+  t.match(shown, 'There are more than 6: show all')
+  t.notMatch(await page.value(`${card('Active problems')}.textContent`), 'There are more')
+  t.same(await barriers(page), [])
+})
+
+t.test('a summary shows the error of a section instead of an empty one', async (t) => {
+  const policy = await admin.create({
+    resourceType: 'AccessPolicy',
+    name: 'Desk',
+    resource: [
+      { resourceType: 'Patient' },
+      { resourceType: 'Condition', hiddenFields: ['clinicalStatus'] },
+      { resourceType: 'Encounter' },
+    ],
+  })
+  const details = { accessPolicy: { reference: `AccessPolicy/${policy.id}` } }
+  const desk = await aPerson(services, project, { details })
+  const path = `/resources/Patient/${patient.id}`
+  const narrow = await openConsole(t, { baseUrl, email: desk.email, path })
+  await narrow.shows(`${card('Active problems')}.querySelector('[role=alert]')`)
+  t.notMatch(await narrow.value(`${card('Active problems')}.textContent`), 'None recorded')
+  t.match(await narrow.value(`${card('Encounters')}.textContent`), 'None recorded')
+  t.same(await barriers(narrow), [])
+})
+
 t.test('a type is chosen by typing a part of its name', async () => {
   await page.goto(`${baseUrl}console/resources/Patient`)
   await focus('input[value=Patient]')

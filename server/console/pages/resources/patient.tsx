@@ -1,10 +1,17 @@
 /** A patient at a glance: identity and latest data. */
 import { Anchor, Badge, Card, Group, SimpleGrid, Stack, Text, Title } from '@mantine/core'
-import { calculateAge, formatAddress, isObject } from '@medplum/core'
-import type { Bundle, Observation, Patient, Resource } from '@medplum/fhirtypes'
+import { calculateAge, formatAddress, isObject, OperationOutcomeError } from '@medplum/core'
+import type {
+  Bundle,
+  BundleEntryResponse,
+  Observation,
+  Patient,
+  Resource,
+} from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { lazy, Suspense } from 'react'
 import { Link } from 'wouter'
+import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { readElement, recordTitle } from '../../client/titles.ts'
 import { Loaded, Waiting } from '../../parts/loaded.tsx'
@@ -101,8 +108,10 @@ interface Section {
 }
 
 const FEW = 6
+/** Codes of problems that are present: https://hl7.org/fhir/R4/valueset-condition-clinical.html */
+const ACTIVE = 'active,recurrence,relapse'
 const SECTIONS: readonly Section[] = [
-  section('problems', 'Condition', 'clinical-status=active', '-recorded-date', 'onset[x]'),
+  section('problems', 'Condition', `clinical-status=${ACTIVE}`, '-recorded-date', 'onset[x]'),
   section('allergies', 'AllergyIntolerance', '', '-date', 'criticality'),
   section('medications', 'MedicationRequest', 'status=active', '-authoredon', 'authoredOn'),
   section('encounters', 'Encounter', '', '-date', 'period'),
@@ -118,11 +127,14 @@ function section(
   sort: string,
   detail: string,
 ): Section {
-  return { name, type, query, sort, count: FEW, detail }
+  // One more than is shown, to know whether there are more.
+  return { name, type, query, sort, count: FEW + 1, detail }
 }
 
 interface FoundSection extends Section {
   readonly records: readonly Resource[]
+  /** Why the records are unknown. */
+  readonly error: unknown
   readonly href: string
 }
 
@@ -143,17 +155,25 @@ async function readSections(
     })),
   })
   return sections.map((one, place) => {
-    const found = answer.entry?.[place]?.resource
-    const entries = found?.resourceType === 'Bundle' ? (found.entry ?? []) : []
+    const { resource: found, response } = answer.entry?.[place] ?? {}
+    const isFound = found?.resourceType === 'Bundle'
+    const entries = isFound ? (found.entry ?? []) : []
     return {
       ...one,
       records: entries.flatMap(({ resource }) => (resource ? [resource] : [])),
+      error: isFound ? null : toError(response),
       href: `/resources/${one.type}?${searches[place]?.conditions}`,
     }
   })
 }
 
-function SectionCard({ name, href, records, detail }: FoundSection) {
+function toError(response: BundleEntryResponse | undefined): Error {
+  const outcome = response?.outcome
+  if (outcome?.resourceType === 'OperationOutcome') return new OperationOutcomeError(outcome)
+  return new Error(response?.status ?? texts.common.problem)
+}
+
+function SectionCard({ name, href, records, error, detail }: FoundSection) {
   return (
     <Card withBorder padding="sm">
       <Group justify="space-between">
@@ -162,7 +182,8 @@ function SectionCard({ name, href, records, detail }: FoundSection) {
           {words.all}
         </Anchor>
       </Group>
-      {records.length === 0 && (
+      <Problem error={error} />
+      {error === null && records.length === 0 && (
         <Text size="sm" c="dimmed">
           {words.none}
         </Text>
@@ -182,6 +203,11 @@ function SectionCard({ name, href, records, detail }: FoundSection) {
           </Text>
         </Group>
       ))}
+      {records.length > FEW && (
+        <Anchor component={Link} href={href} size="sm">
+          {fill(words.more, { count: FEW })}
+        </Anchor>
+      )}
     </Card>
   )
 }
