@@ -1,10 +1,23 @@
-/** Unsaved text. It is kept per tab, survives a reload and a new sign-in of the same person, and ends with the tab. */
+/**
+ * Unsaved text of one membership. It is kept per tab, survives a reload and a new sign-in to the same membership, and
+ * ends with the tab.
+ */
 import { useCallback, useEffect, useState } from 'react'
 import { parseExact } from './exact.ts'
 
 const PREFIX = 'botica-draft:'
 /** A second copy: the API client clears the whole session storage when a session ends. */
 const kept = new Map<string, string>()
+let owner = ''
+
+/** Names the membership whose drafts are read and kept from now on. */
+export function ownDrafts(membership: string): void {
+  owner = membership
+}
+
+function place(key: string): string {
+  return `${PREFIX}${owner}/${key}`
+}
 
 export interface Draft<T> {
   readonly value: T
@@ -55,12 +68,12 @@ export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
 export function forget(key: string | undefined): void {
   if (key === undefined) return
   kept.delete(key)
-  sessionStorage.removeItem(PREFIX + key)
+  sessionStorage.removeItem(place(key))
 }
 
 /** Writes drafts again after the client cleared the session storage. */
 export function keepDrafts(): void {
-  for (const [key, text] of kept) sessionStorage.setItem(PREFIX + key, text)
+  for (const [key, text] of kept) sessionStorage.setItem(place(key), text)
 }
 
 let isLeaving = false
@@ -72,11 +85,11 @@ export function leaveQuietly(): void {
 
 function keep(key: string, text: string): void {
   kept.set(key, text)
-  sessionStorage.setItem(PREFIX + key, text)
+  sessionStorage.setItem(place(key), text)
 }
 
 function read<T>(key: string): { readonly value: T } | undefined {
-  const text = kept.get(key) ?? sessionStorage.getItem(PREFIX + key)
+  const text = kept.get(key) ?? sessionStorage.getItem(place(key))
   if (text === null) return undefined
   kept.set(key, text)
   // Written by `keep` under this key.

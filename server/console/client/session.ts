@@ -3,7 +3,7 @@ import { ClientStorage, MedplumClient, type MedplumRequestOptions } from '@medpl
 import type { AccessPolicy, Project, ProjectMembership } from '@medplum/fhirtypes'
 import { createContext, useContext } from 'react'
 import { texts } from '../texts/texts.ts'
-import { keepDrafts, leaveQuietly } from './drafts.ts'
+import { keepDrafts, leaveQuietly, ownDrafts } from './drafts.ts'
 import { keepsDigits, parseExact } from './exact.ts'
 
 const BASE = '/console'
@@ -131,10 +131,11 @@ export async function signOut(): Promise<void> {
 const MeContext = createContext<Me | undefined>(undefined)
 export const MeProvider = MeContext.Provider
 
-/** Returns the signed-in user, and keeps their Project for the next sign-in in this tab. */
+/** Returns the signed-in user, keeps their Project for the next sign-in in this tab, and opens their drafts. */
 export async function readMe(): Promise<Me> {
   const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
   sessionStorage.setItem(PROJECT, me.project.id)
+  ownDrafts(me.membership.id ?? '')
   return me
 }
 

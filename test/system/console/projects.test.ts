@@ -45,6 +45,26 @@ t.test('a member of two projects switches without another password', async (t) =
   t.same(page.complaints, [])
 })
 
+t.test('typed text stays in the project in which it was typed', async (t) => {
+  const person = await aPerson(services, project, { details: { admin: true } })
+  await aPerson(services, other.project, { user: person.user, details: { admin: true } })
+  const page = await openPage(t, ['--window-size=1440,900'])
+  const open = async ({ id, name }: { readonly id?: string; readonly name?: unknown }) => {
+    await page.goto(`${baseUrl}console/p/${id}`)
+    await page.shows(`document.querySelector('[data-project]')?.textContent === '${name}'`)
+    await page.goto(`${baseUrl}console/members/new-client`)
+    await page.shows(`document.querySelector('input[name=name]')`)
+    return await page.value<string>(`document.querySelector('input[name=name]').value`)
+  }
+  await page.goto(`${baseUrl}console/p/${project.id}`)
+  await signInOn(page, person.email)
+  t.equal(await open(project), '')
+  await page.write('input[name=name]', 'Pharmacy')
+  t.equal(await open(other.project), '')
+  t.notOk(await page.value(`document.body.innerText.includes('text you typed earlier')`))
+  t.equal(await open(project), 'Pharmacy')
+})
+
 t.test('signs an account of one project in at the address of the project', async (t) => {
   const { email } = await aPerson(services, project, {
     isProjectScoped: true,
