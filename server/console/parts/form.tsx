@@ -5,15 +5,43 @@ import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
 import { useRef } from 'react'
 import { useSend } from '../client/api.ts'
 import { type Draft, useDraft } from '../client/drafts.ts'
+import { conflicts, mapVersions, merged, type Versions } from '../client/merging.ts'
 import { Problem, problemLines } from '../client/problem.tsx'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
+import { Behind } from './behind.tsx'
 import { hasCompleteDates } from './time-input.tsx'
+
+/** Typed values, with the values and the version that the typing began from. */
+export interface Typed<V> {
+  readonly base: V
+  readonly values: V
+  readonly version: string | undefined
+}
+
+/** A record that the form changes, which others may save meanwhile. */
+interface Edited<V> {
+  /** Address of the record, read again after a failed save. */
+  readonly path: string
+  readonly version: string | undefined
+  /** For values other than elements of the record. */
+  readonly merging?: Merging<V>
+}
+
+export interface Merging<V> {
+  /** Returns the names that both sides changed; undefined while the typed values cannot be merged. */
+  both(versions: Versions<V>): readonly string[] | undefined
+  merge(versions: Versions<V>): V
+  format(values: V): string
+}
+
+const words = texts.saving
 
 interface Props<V extends object, O> {
   /** Key of the draft; absent for secrets, which are never stored in the browser. */
   readonly name?: string
   readonly saved: V
-  readonly send: (values: V) => Promise<O>
+  readonly edits?: Edited<V>
+  readonly send: (values: V, typed: Typed<V>) => Promise<O>
   readonly done?: string
   readonly after?: (output: O) => void
   readonly submit?: string
@@ -44,38 +72,18 @@ interface FlagProps {
 }
 
 export function Form<V extends object, O>(props: Props<V, O>) {
-  const { name, saved, send, done, after, submit = texts.common.save, variant, children } = props
-  const draft = useDraft(name, saved)
-  const sending = useSend<V, O>({
-    send,
-    ...(done === undefined ? {} : { done }),
-    notify: false,
-    draft: name,
-    after(output) {
-      draft.discard()
-      after?.(output)
-    },
-  })
-  const { values, rest } = placed(sending.error, Object.keys(saved))
-  const set = (change: Partial<V>) => draft.set({ ...draft.value, ...change })
-  const error = (field: string) => values.get(field)
-  const fields: Fields<V> = {
-    values: draft.value,
-    set,
-    error,
-    text: (field) => ({
-      name: field,
-      value: String(draft.value[field] ?? ''),
-      error: error(field),
-      onChange: ({ currentTarget: { value } }) => set({ [field]: value } as Partial<V>),
-    }),
-    flag: (field) => ({
-      name: field,
-      checked: draft.value[field] === true,
-      error: error(field),
-      onChange: ({ currentTarget: { checked } }) => set({ [field]: checked } as Partial<V>),
-    }),
-  }
+  const { name, saved, edits, submit = texts.common.save, variant, children } = props
+  const draft = useDraft<Typed<V>>(name, { base: saved, values: saved, version: edits?.version })
+  const sending = useSending(props, draft)
+  const { values, version } = draft.value
+  const isBehind = edits !== undefined && draft.isDirty && version !== edits.version
+  const isConflict = isBehind && !sending.isPending
+  const { values: errors, rest } = placed(isConflict ? null : sending.error, Object.keys(saved))
+  const fields = toFields(
+    values,
+    (change) => draft.set({ ...draft.value, values: { ...values, ...change } }),
+    (field) => errors.get(field),
+  )
   return (
     <form
       noValidate
@@ -87,12 +95,13 @@ export function Form<V extends object, O>(props: Props<V, O>) {
       <Stack>
         {children(fields)}
         <Restored draft={draft} />
+        {isConflict && <BehindForm {...{ draft, saved, edits }} reset={sending.reset} />}
         <Problem error={rest} />
         <Group>
           <Button type="submit" variant={variant ?? 'filled'} loading={sending.isPending}>
             {submit}
           </Button>
-          {name && draft.isDirty && !draft.isRestored && (
+          {name && draft.isDirty && !draft.isRestored && !isConflict && (
             <Button variant="default" onClick={draft.discard}>
               {texts.common.discard}
             </Button>
@@ -101,6 +110,84 @@ export function Form<V extends object, O>(props: Props<V, O>) {
       </Stack>
     </form>
   )
+}
+
+function useSending<V extends object, O>(props: Props<V, O>, draft: Draft<Typed<V>>) {
+  const { name, send, edits, done, after } = props
+  return useSend<Typed<V>, O>({
+    send: (typed) => send(typed.values, typed),
+    ...(done === undefined ? {} : { done }),
+    notify: false,
+    draft: name,
+    // A newer version is shown next to the typed text.
+    ...(edits === undefined ? {} : { reread: [edits.path] }),
+    after(output) {
+      draft.discard()
+      after?.(output)
+    },
+  })
+}
+
+function toFields<V extends object>(
+  values: V,
+  set: Fields<V>['set'],
+  error: Fields<V>['error'],
+): Fields<V> {
+  return {
+    values,
+    set,
+    error,
+    text: (field) => ({
+      name: field,
+      value: String(values[field] ?? ''),
+      error: error(field),
+      onChange: ({ currentTarget: { value } }) => set({ [field]: value } as Partial<V>),
+    }),
+    flag: (field) => ({
+      name: field,
+      checked: values[field] === true,
+      error: error(field),
+      onChange: ({ currentTarget: { checked } }) => set({ [field]: checked } as Partial<V>),
+    }),
+  }
+}
+
+interface BehindFormProps<V> {
+  readonly draft: Draft<Typed<V>>
+  readonly saved: V
+  readonly edits: Edited<V>
+  readonly reset: () => void
+}
+
+/** Shown when another person has saved the record since the typing began. */
+function BehindForm<V extends object>({ draft, saved, edits, reset }: BehindFormProps<V>) {
+  const { version = '', merging = { both: conflicts, merge: merged, format: formatValues } } = edits
+  const { base, values } = draft.value
+  const versions = { base, mine: values, newest: saved }
+  const both = merging.both(versions)
+  const number = { number: version }
+  const merge = () => {
+    reset()
+    draft.set({ base: saved, values: merging.merge(versions), version })
+  }
+  return (
+    <Behind
+      title={fill(words.behind, number)}
+      both={both ?? []}
+      mergeLabel={fill(words.merge, number)}
+      compareLabel={fill(words.compare, number)}
+      merge={both && merge}
+      discard={() => {
+        reset()
+        draft.discard()
+      }}
+      compare={() => mapVersions(versions, merging.format)}
+    />
+  )
+}
+
+function formatValues(values: object): string {
+  return JSON.stringify(values, null, 2)
 }
 
 interface Placed {

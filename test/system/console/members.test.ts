@@ -145,6 +145,42 @@ t.test('the secret of a client is shown once, and rotated', async (t) => {
   t.same(await barriers(page), [])
 })
 
+t.test('typed rights and clients do not overwrite those saved meanwhile', async (t) => {
+  const { id } = await first('ClientApplication?name=Laboratory')
+  const member = await first(`ProjectMembership?profile=ClientApplication/${id}`)
+  const [clientPath, memberPath] = [`ClientApplication/${id}`, `ProjectMembership/${member.id}`]
+  await page.goto(`${baseUrl}console/members/member/${member.id}`)
+  await page.press('input[name=admin]')
+  await page.write('input[name=name]', 'Big laboratory')
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  await admin.put(memberPath, { ...(await admin.get(memberPath)).body, accessPolicy })
+  const description = 'In the basement'
+  await admin.put(clientPath, { ...(await admin.get(clientPath)).body, description })
+  // Reads the page's data again, as other actions on it do.
+  await click(page, 'Rotate the secret')
+  const alerts = `[...document.querySelectorAll('form [role=alert]')].filter(
+    ({ innerText }) => innerText.includes('was saved while you were typing'))`
+  await page.shows(`${alerts}.length === 2`)
+  await page.value(`document.querySelectorAll('form').forEach((one) => one.requestSubmit())`)
+  await page.shows(`document.querySelectorAll('form button[data-loading]').length === 0`)
+  t.match((await admin.get(memberPath)).body, { accessPolicy })
+  t.match((await admin.get(clientPath)).body, { description, name: 'Laboratory' })
+  t.equal(await page.value(`document.querySelector('input[name=name]').value`), 'Big laboratory')
+  t.same(await barriers(page), [])
+  const apply = `[...document.querySelectorAll('button')].find(
+    ({ textContent }) => textContent.startsWith('Apply my changes'))`
+  await page.act(apply, 'found.click()')
+  await page.act(apply, 'found.click()')
+  await page.shows(`document.querySelector('input[name=description]').value === '${description}'`)
+  await page.value(`document.querySelectorAll('form').forEach((one) => one.requestSubmit())`)
+  await until(async () => {
+    const { body } = await admin.get(memberPath)
+    return body.admin === true && (await admin.get(clientPath)).body.name === 'Big laboratory'
+  }, 60_000)
+  t.match((await admin.get(memberPath)).body, { accessPolicy, admin: true })
+  t.match((await admin.get(clientPath)).body, { description })
+})
+
 t.test('keeps typed text when the session ends', async (t) => {
   await page.goto(`${baseUrl}console/members/new-client`)
   await page.write('input[name=name]', 'Pharmacy')

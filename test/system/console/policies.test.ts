@@ -152,6 +152,27 @@ t.test('the form and the JSON are one draft', async (t) => {
   await page.shows(`document.querySelector('[data-entry="1"]')`)
 })
 
+t.test('a policy that is typed does not overwrite one that was saved meanwhile', async (t) => {
+  const { id, ...before } = await findPolicy('Ward A')
+  await page.goto(`${baseUrl}console/policies/${id}`)
+  await page.write('input[name=name]', 'Ward B')
+  const resource = [{ resourceType: 'Encounter' }]
+  await admin.put(`AccessPolicy/${id}`, { ...before, id, resource })
+  await click(page, 'Save')
+  await reads(page, 'was saved while you were typing')
+  t.equal(await page.value(`document.querySelector('input[name=name]').value`), 'Ward B')
+  t.match(await findPolicy('Ward A'), { resource })
+  t.same(await barriers(page), [])
+  const apply = `[...document.querySelectorAll('button')].find(
+    ({ textContent }) => textContent.startsWith('Apply my changes'))`
+  await page.act(apply, 'found.click()')
+  await page.shows(`document.querySelectorAll('[data-entry]').length === 1`)
+  t.equal(await page.value(`document.querySelector('input[name=name]').value`), 'Ward B')
+  await click(page, 'Save')
+  await reads(page, 'Saved')
+  t.same((await findPolicy('Ward B')).resource, resource)
+})
+
 const TEMPLATES = [
   ['frontDesk', 'Front desk'],
   ['organization', 'One organization'],

@@ -124,10 +124,12 @@ export function ClientPart({ id }: { readonly id: string }) {
           <Stack>
             <Rotation client={client} />
             <Form
-              name={`client:${id}:${meta?.versionId}`}
+              key={id}
+              name={`client:${id}`}
               saved={{ name, description, redirectUris: addresses.join('\n') }}
-              send={(values: Values) =>
-                replaceVersion(address, { ...others, ...toClientBody(values) }, meta?.versionId)
+              edits={{ path: address, version: meta?.versionId }}
+              send={(values: Values, { version }) =>
+                replaceVersion(address, { ...others, ...toClientBody(values) }, version)
               }
               done={texts.common.saved}
             >

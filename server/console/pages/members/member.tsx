@@ -59,13 +59,15 @@ function Member({ member, address }: Props) {
           {words.inForce} <Policies member={member} />
         </Text>
         <Form
-          name={`member:${member.id}:${member.meta?.versionId}`}
+          key={member.id}
+          name={`member:${member.id}`}
           saved={toAccessForm(member)}
-          send={(values) =>
+          edits={{ path: address, version: member.meta?.versionId }}
+          send={(values, { version }) =>
             replaceVersion<ProjectMembership>(
               address,
               { ...others, ...toAccessElements(values) },
-              member.meta?.versionId,
+              version,
             )
           }
           done={texts.common.saved}

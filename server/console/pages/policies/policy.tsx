@@ -4,10 +4,11 @@ import type { AccessPolicy, Bundle, ProjectMembership } from '@medplum/fhirtypes
 import { useState } from 'react'
 import { useLocation, useParams } from 'wouter'
 import { replaceVersion, useGet, useSend } from '../../client/api.ts'
-import { completePolicy, policyText } from '../../client/policies.ts'
+import { conflicts, mapVersions, merged } from '../../client/merging.ts'
+import { completePolicy, parsePolicy, policyText } from '../../client/policies.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
-import { Form } from '../../parts/form.tsx'
+import { Form, type Merging } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
 import { texts } from '../../texts/texts.ts'
@@ -41,14 +42,14 @@ export function PolicyPage() {
 
 function PolicyForm({ policy }: { readonly policy: AccessPolicy }) {
   const [, go] = useLocation()
-  // Outlives a save, which begins the form again with the new version.
   const [tab, setTab] = useState<string | null>('form')
   return (
     <Form
-      key={policy.meta?.versionId}
-      name={`policy:${policy.id}:${policy.meta?.versionId}`}
+      key={policy.id}
+      name={`policy:${policy.id}`}
       saved={{ text: policyText(policy) }}
-      send={({ text }) => write(policy, text)}
+      {...(policy.id === undefined ? {} : { edits: toEdited(policy) })}
+      send={({ text }, { version }) => write(policy.id, text, version)}
       done={texts.common.saved}
       after={({ id }) => go(`/policies/${id}`)}
     >
@@ -65,10 +66,38 @@ function PolicyForm({ policy }: { readonly policy: AccessPolicy }) {
   )
 }
 
-async function write({ id, meta }: AccessPolicy, text: string): Promise<AccessPolicy> {
+async function write(
+  id: string | undefined,
+  text: string,
+  version: string | undefined,
+): Promise<AccessPolicy> {
   const policy = completePolicy(text)
   if (id === undefined) return await medplum.post('fhir/R4/AccessPolicy', policy)
-  return await replaceVersion(`fhir/R4/AccessPolicy/${id}`, policy, meta?.versionId)
+  return await replaceVersion(`fhir/R4/AccessPolicy/${id}`, policy, version)
+}
+
+interface Typed {
+  readonly text: string
+}
+
+function toEdited({ id, meta }: AccessPolicy) {
+  return { path: `fhir/R4/AccessPolicy/${id}`, version: meta?.versionId, merging: MERGING }
+}
+
+const MERGING: Merging<Typed> = {
+  both(versions) {
+    try {
+      return conflicts(mapVersions(versions, parse))
+    } catch {
+      return undefined
+    }
+  },
+  merge: (versions) => ({ text: policyText(merged(mapVersions(versions, parse))) }),
+  format: ({ text }) => text,
+}
+
+function parse({ text }: Typed): AccessPolicy {
+  return parsePolicy(text)
 }
 
 function Remove({ id }: { readonly id: string }) {
