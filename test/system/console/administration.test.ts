@@ -225,6 +225,54 @@ t.test('settings, secrets, sites and search parameters are written', async (t) =
   t.same(await barriers(page), [])
 })
 
+t.test(
+  'a list of the project keeps items that others have added since the page was opened',
+  async (t) => {
+    const page = await openConsole(t, { baseUrl, email, path: '/project/secrets' })
+    const address = `/admin/projects/${project.id}`
+    const stored = async () => (await admin.get<Untyped>(address)).body.project
+    const names = (items: readonly { readonly name: string }[]) => items.map(({ name }) => name)
+    const json = { 'Content-Type': 'application/json' }
+    const add = async (path: string, list: string, item: object) => {
+      const { [list]: items = [] } = await stored()
+      const { status } = await admin.post(`${address}/${path}`, [...items, item], json)
+      t.equal(status, 200)
+    }
+    await page.shows(`document.querySelector('input[name=value]')`)
+    await add('secrets', 'secret', { name: 'THEIRS', valueString: 'x' })
+    await page.write('input[name=name]', 'OURS')
+    await page.write('input[name=value]', 'y')
+    await click(page, 'Save')
+    await page.shows(`document.querySelector('table')?.innerText.includes('OURS')`)
+    t.same(names((await stored()).secret), ['PARTNER_KEY', 'THEIRS', 'OURS'])
+
+    await open(page, '/project/sites')
+    await add('sites', 'site', { name: 'Theirs', domain: ['theirs.example.org'] })
+    await page.write('input[name=site]', 'Ours')
+    await page.write('textarea[name=domain]', 'ours.example.org')
+    await click(page, 'Save')
+    await page.shows(`document.querySelector('table')?.innerText.includes('ours.example.org')`)
+    t.same(names((await stored()).site), ['Portal', 'Theirs', 'Ours'])
+
+    await open(page, '/project')
+    await page.shows(`document.querySelector('select[name=validateTerminology]')`)
+    await add('settings', 'setting', { name: 'ownSetting', valueInteger: 7 })
+    await add('settings', 'setting', {
+      name: 'validateQuestionnaireResponse',
+      valueString: 'refuse',
+    })
+    await selectOption(page, 'validateTerminology', 'off')
+    await click(page, 'Save')
+    await reads(page, 'Saved')
+    t.same((await stored()).setting, [
+      { name: 'fullTextSearch', valueBoolean: true },
+      { name: 'ownSetting', valueInteger: 7 },
+      { name: 'validateQuestionnaireResponse', valueString: 'refuse' },
+      { name: 'validateTerminology', valueString: 'off' },
+    ])
+  },
+)
+
 t.test('shows undelivered events of a Subscription and sends them again', async (t) => {
   const page = await openConsole(t, {
     baseUrl,

@@ -2,11 +2,12 @@
 import { Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
 import type { ProjectSetting } from '@medplum/fhirtypes'
 import { useSend } from '../../client/api.ts'
-import { medplum } from '../../client/session.ts'
+import { changedNames } from '../../client/merging.ts'
 import { Confirm } from '../../parts/confirm.tsx'
-import { type Fields, Form } from '../../parts/form.tsx'
+import { type Fields, Form, type Typed } from '../../parts/form.tsx'
 import project from '../../texts/project.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'
+import { changeList, withItems } from './lists.ts'
 import { SettingKey } from './setting-key.tsx'
 
 const words = project.mail
@@ -30,9 +31,7 @@ interface Props {
 }
 
 export function Mail({ address, settings, secrets }: Props) {
-  const others = settings.filter(({ name }) => !Object.values<string>(KEYS).includes(name))
-  const otherSecrets = secrets.filter(({ name }) => name !== PASSWORD)
-  const hasPassword = otherSecrets.length < secrets.length
+  const hasPassword = secrets.some(({ name }) => name === PASSWORD)
   const value = (field: Field) => {
     const found = settings.find(({ name }) => name === KEYS[field])
     return String(found?.valueString ?? found?.valueInteger ?? '')
@@ -44,19 +43,24 @@ export function Mail({ address, settings, secrets }: Props) {
     from: value('from'),
     password: '',
   }
-  const writeSecrets = (all: readonly ProjectSetting[]) => medplum.post(`${address}/secrets`, all)
-  const writeSettings = (all: readonly ProjectSetting[]) => medplum.post(`${address}/settings`, all)
+  const writePassword = (next: readonly ProjectSetting[]) =>
+    changeList(address, 'secret', (all) => withItems(all, [PASSWORD], next))
+  const writeSettings = (names: readonly string[], next: readonly ProjectSetting[]) =>
+    changeList(address, 'setting', (all) => withItems(all, names, next))
   // A server that is used before its password would reject mails.
-  const save = async ({ password, ...values }: Values) => {
-    if (password !== '') {
-      await writeSecrets([...otherSecrets, { name: PASSWORD, valueString: password }])
-    }
-    return await writeSettings([...others, ...toSettings(values)])
+  const save = async ({ password, ...values }: Values, { base }: Typed<Values>) => {
+    if (password !== '') await writePassword([{ name: PASSWORD, valueString: password }])
+    const changed = changedNames(base, { ...values, password: base.password })
+    const names = FIELDS.filter((field) => changed.has(field)).map((field): string => KEYS[field])
+    return await writeSettings(
+      names,
+      toSettings(values).filter(({ name }) => names.includes(name)),
+    )
   }
   const removal = useSend<undefined>({
     send: async () => {
-      await writeSettings(others)
-      return await writeSecrets(otherSecrets)
+      await writeSettings(Object.values(KEYS), [])
+      return await writePassword([])
     },
     done: texts.common.saved,
   })

@@ -13,6 +13,7 @@ import {
 import type { ProjectSetting, ProjectSite, SearchParameter } from '@medplum/fhirtypes'
 import { useParams } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
+import { changedNames } from '../../client/merging.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
@@ -21,6 +22,7 @@ import { Page, Views } from '../../parts/page.tsx'
 import { DataTable, RecordTable } from '../../parts/table.tsx'
 import words from '../../texts/project.json' with { type: 'json' }
 import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
+import { changeList, withItems } from './lists.ts'
 import { Mail } from './mail.tsx'
 import { Secrets } from './secrets.tsx'
 import { SettingKey } from './setting-key.tsx'
@@ -165,13 +167,16 @@ interface SettingsProps {
 }
 
 function Settings({ address, settings }: SettingsProps) {
-  const others = settings.filter(({ name }) => !NAMES.some((known) => known === name))
   const saved = Object.fromEntries(NAMES.map((name) => [name, settingText(settings, name)]))
   return (
     <Form
       name="project-settings"
       saved={saved}
-      send={(values) => medplum.post(`${address}/settings`, [...others, ...given(values)])}
+      send={(values, { base }) => {
+        const names = [...changedNames(base, values)]
+        const next = given(values).filter(({ name }) => names.includes(name))
+        return changeList(address, 'setting', (all) => withItems(all, names, next))
+      }}
       done={texts.common.saved}
     >
       {({ text }) =>
@@ -275,8 +280,11 @@ interface SitesProps {
 }
 
 function Sites({ address, sites }: SitesProps) {
-  const write = (all: readonly ProjectSite[]) => medplum.post(`${address}/sites`, all)
-  const remove = useSend<readonly ProjectSite[]>({ send: write, done: texts.common.saved })
+  const remove = useSend<ProjectSite>({
+    send: (site) => changeList(address, 'site', (all) => withoutSite(all, site)),
+    done: texts.common.saved,
+    reread: [address],
+  })
   return (
     <Stack>
       <DataTable
@@ -293,7 +301,7 @@ function Sites({ address, sites }: SitesProps) {
               <Confirm
                 label={texts.common.delete}
                 confirm={texts.common.delete}
-                onConfirm={() => remove.mutate(sites.filter((one) => one !== site))}
+                onConfirm={() => remove.mutate(site)}
               >
                 <Text size="sm">{fill(words.deleteSite, { name: site.name ?? '' })}</Text>
               </Confirm>
@@ -305,7 +313,7 @@ function Sites({ address, sites }: SitesProps) {
       <Form
         name="project-site"
         saved={nowhere}
-        send={(values) => write([...sites, toProjectSite(values)])}
+        send={(values) => changeList(address, 'site', (all) => [...all, toProjectSite(values)])}
         done={texts.common.saved}
       >
         {({ text }) => (
@@ -327,6 +335,14 @@ function Sites({ address, sites }: SitesProps) {
       </Form>
     </Stack>
   )
+}
+
+/** Errors: the site is no longer the shown one; names are not unique. */
+function withoutSite(all: readonly ProjectSite[], site: ProjectSite): readonly ProjectSite[] {
+  const text = JSON.stringify(site)
+  const place = all.findIndex((one) => JSON.stringify(one) === text)
+  if (place < 0) throw new Error(words.siteChanged)
+  return all.toSpliced(place, 1)
 }
 
 function toProjectSite({

@@ -4,24 +4,30 @@ import type { ProjectSetting } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
-import { medplum } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import words from '../../texts/project.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
+import { changeList, withItems } from './lists.ts'
 
 interface Props {
   readonly address: string
   readonly secrets: readonly ProjectSetting[]
 }
 
+interface Change {
+  readonly name: string
+  /** Absent to delete the secret. */
+  readonly next?: readonly ProjectSetting[]
+}
+
 export function Secrets({ address, secrets }: Props) {
-  const write = useSend<readonly ProjectSetting[]>({
-    send: (all) => medplum.post(`${address}/secrets`, all),
+  const write = useSend<Change>({
+    send: ({ name, next = [] }) =>
+      changeList(address, 'secret', (all) => withItems(all, [name], next)),
     done: texts.common.saved,
   })
-  const without = (name: string) => secrets.filter((one) => one.name !== name)
   return (
     <Stack>
       <Text size="sm" c="dimmed">
@@ -41,7 +47,7 @@ export function Secrets({ address, secrets }: Props) {
               <Confirm
                 label={texts.common.delete}
                 confirm={texts.common.delete}
-                onConfirm={() => write.mutate(without(name))}
+                onConfirm={() => write.mutate({ name })}
               >
                 <Text size="sm">{fill(words.deleteSecret, { name })}</Text>
               </Confirm>
@@ -49,7 +55,7 @@ export function Secrets({ address, secrets }: Props) {
           },
         ]}
       />
-      <Add write={(secret) => write.mutateAsync([...without(secret.name), secret])} />
+      <Add write={(secret) => write.mutateAsync({ name: secret.name, next: [secret] })} />
     </Stack>
   )
 }

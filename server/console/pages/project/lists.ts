@@ -1,0 +1,34 @@
+/** The lists of a project, which the service replaces as a whole. */
+import type { ProjectSetting, ProjectSite } from '@medplum/fhirtypes'
+import { medplum } from '../../client/session.ts'
+
+interface Lists {
+  readonly secret: ProjectSetting
+  readonly setting: ProjectSetting
+  readonly site: ProjectSite
+}
+
+const PATHS = { secret: 'secrets', setting: 'settings', site: 'sites' } as const
+
+interface Answer {
+  readonly project: { readonly [N in keyof Lists]?: readonly Lists[N][] }
+}
+
+/** Changes the list as it is now: others may have changed it since the page was opened. */
+export async function changeList<N extends keyof Lists>(
+  address: string,
+  name: N,
+  change: (items: readonly Lists[N][]) => readonly Lists[N][],
+): Promise<unknown> {
+  const { project }: Answer = await medplum.get(address, { cache: 'no-store' })
+  return await medplum.post(`${address}/${PATHS[name]}`, change(project[name] ?? []))
+}
+
+/** Puts items in place of those of the same names. */
+export function withItems<T extends { readonly name?: string }>(
+  items: readonly T[],
+  names: readonly string[],
+  next: readonly T[],
+): readonly T[] {
+  return [...items.filter(({ name = '' }) => !names.includes(name)), ...next]
+}
