@@ -1,6 +1,6 @@
 /** A bot is written, deployed, broken, fixed and replayed by clicks alone. */
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
 import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
 import { barriers, click, openConsole, reads, withText } from '../../fixtures/http/console.ts'
@@ -99,6 +99,30 @@ t.test('runs the fixed bot with the same input again', async () => {
   await page.press('#replay')
   await page.shows(`location.pathname !== '${failed}'`)
   await page.shows(`document.querySelector('#log')?.textContent.includes('Mended')`)
+})
+
+t.test('code that others deployed meanwhile is not overwritten unseen', async (t) => {
+  const path = `Bot/${(await page.value<string>('location.pathname')).split('/')[3]}`
+  await page.goto(`${baseUrl}console/bots/${path.split('/')[1]}`)
+  const has = (text: string) =>
+    page.shows(`document.querySelector('${CODE}')?.textContent.includes('${text}')`)
+  await has('Mended')
+  const mine = code("console.log('Mended')\n  return { mine: true }")
+  await page.write(CODE, mine)
+  const deployment = { code: code('return { theirs: true }'), filename: 'index.ts' }
+  t.equal((await botica.admin.post(`${path}/$deploy`, deployment)).status, 200)
+  const run = async () => (await botica.admin.post(`${path}/$execute`, {})).body
+  await page.press('#deploy')
+  await reads(page, 'Other code was deployed while you were typing')
+  t.match(await run(), { theirs: true })
+  await has('mine: true')
+  t.ok(await page.value(`document.querySelector('#deploy').disabled`))
+  await click(page, 'Compare with the deployed code')
+  await page.shows(`document.querySelector('.cm-mergeView').textContent.includes('theirs')`)
+  t.same(await barriers(page), [])
+  await click(page, 'Keep my code')
+  await page.press('#deploy')
+  await until(async () => Reflect.has(await run(), 'mine'), 60_000)
 })
 
 t.test('a log is read while it is written', async (t) => {

@@ -13,6 +13,7 @@ import { useSend } from '../../client/api.ts'
 import { useDraft } from '../../client/drafts.ts'
 import { Problem, problemLines } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
+import { Behind } from '../../parts/behind.tsx'
 import { Editor, type Mark } from '../../parts/editor.tsx'
 import { Restored } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
@@ -51,20 +52,19 @@ interface SourceProps extends CodeProps {
   readonly saved: string
 }
 
+/** Code being edited; `base` is the deployed code that it began from. */
+interface Edit {
+  readonly base: string
+  readonly value: string
+}
+
 function Source({ bot, saved }: SourceProps) {
   const key = `bot-code/${bot.id}`
-  const draft = useDraft(key, saved)
-  // The service keeps the source of compiled code.
-  const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
-  const deployment = { code: draft.value, filename }
-  const deploy = useSend({
-    send: () => medplum.post(medplum.fhirUrl('Bot', bot.id ?? '', '$deploy'), deployment),
-    done: codeWords.deployed,
-    draft: key,
-    after: draft.discard,
-    notify: false,
-  })
-  const { error } = deploy
+  const draft = useDraft<Edit>(key, { base: saved, value: saved })
+  const { base, value } = draft.value
+  const deploy = useDeploying(bot, draft.value, { key, after: draft.discard })
+  const isBehind = draft.isDirty && !deploy.isPending && saved !== base
+  const error = isBehind ? null : deploy.error
   const marks = useMemo(() => (error ? parseErrorMarks(error) : []), [error])
   return (
     <Stack>
@@ -73,16 +73,35 @@ function Source({ bot, saved }: SourceProps) {
         label={codeWords.label}
         extensions={code}
         height="34rem"
-        value={draft.value}
-        onChange={draft.set}
+        value={value}
+        onChange={(next) => draft.set({ base, value: next })}
         marks={marks}
       />
+      {isBehind && (
+        <Behind
+          title={codeWords.behind}
+          hint={codeWords.behindHint}
+          mergeLabel={codeWords.keep}
+          compareLabel={codeWords.compare}
+          merge={() => {
+            deploy.reset()
+            draft.set({ base: saved, value })
+          }}
+          discard={draft.discard}
+          compare={() => ({ newest: saved, mine: value })}
+        />
+      )}
       <Problem error={error} title={codeWords.refused} />
       <Group>
-        <Button onClick={() => deploy.mutate()} loading={deploy.isPending} id="deploy">
+        <Button
+          onClick={() => deploy.mutate()}
+          loading={deploy.isPending}
+          disabled={isBehind}
+          id="deploy"
+        >
           {codeWords.deploy}
         </Button>
-        {draft.isDirty && (
+        {draft.isDirty && !isBehind && (
           <Button variant="default" onClick={draft.discard}>
             {texts.common.discard}
           </Button>
@@ -90,6 +109,32 @@ function Source({ bot, saved }: SourceProps) {
       </Group>
     </Stack>
   )
+}
+
+interface Deploying {
+  /** Key of the draft. */
+  readonly key: string
+  readonly after: () => void
+}
+
+/** Deploys the code, unless other code than its base is deployed by now. */
+function useDeploying(bot: Bot, { base, value }: Edit, { key, after }: Deploying) {
+  const path = `fhir/R4/Bot/${bot.id}`
+  // The service keeps the source of compiled code.
+  const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
+  return useSend({
+    send: async () => {
+      const deployed = await downloadSource(await medplum.get<Bot>(path, { cache: 'no-store' }))
+      if (deployed !== base) throw new Error(codeWords.behind)
+      return await medplum.post(`${path}/$deploy`, { code: value, filename })
+    },
+    done: codeWords.deployed,
+    draft: key,
+    after,
+    notify: false,
+    // Code that was deployed meanwhile is shown next to the typed one.
+    reread: [path],
+  })
 }
 
 /** "… (line 2, column 13)" */
