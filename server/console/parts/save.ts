@@ -8,7 +8,8 @@ export async function saveFrom(path: string, name: string): Promise<void> {
   saveBlob(await download(path), name)
 }
 
-async function download(path: string): Promise<Blob> {
+/** Errors: those of the service. */
+export async function download(path: string): Promise<Blob> {
   const blob = await medplum.download(path)
   const isRefused = blob.type.startsWith('application/fhir+json') && blob.size < 100_000
   if (!isRefused) return blob
@@ -24,7 +25,7 @@ export function saveText(text: string, name: string, type: string): void {
   saveBlob(new Blob([text], { type }), name)
 }
 
-function saveBlob(blob: Blob, name: string): void {
+export function saveBlob(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob)
   Object.assign(document.createElement('a'), { href: url, download: name }).click()
   URL.revokeObjectURL(url)

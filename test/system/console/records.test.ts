@@ -150,6 +150,50 @@ t.test('a record is deleted and brought back', async () => {
   await reads(page, 'Restored as the newest version')
 })
 
+t.test('a result is saved whole and with the digits of its numbers', async (t) => {
+  const own = mkdtempSync(join(tmpdir(), 'botica-downloads-'))
+  t.teardown(() => rmSync(own, { recursive: true, force: true }))
+  const body = (value: string) => `{"resourceType":"Observation","status":"final",
+    "code":{"text":"Dose"},"valueQuantity":{"value":${value},"unit":"mg"}}`
+  const headers = { 'Content-Type': 'application/fhir+json' }
+  for (const value of ['1.00', '2.50']) await admin.post('Observation', body(value), headers)
+  await page.saveTo(own)
+  await page.goto(`${baseUrl}console/resources/Observation?code:text=Dose&_count=1`)
+  await reads(page, 'Next page')
+  await page.press('[aria-label="Select Dose"]')
+  await click(page, 'Save as NDJSON')
+  t.match(await saved(join(own, 'Observation.ndjson')), /"value":(1\.00|2\.50),/)
+  rmSync(join(own, 'Observation.ndjson'))
+  await click(page, 'Save the result')
+  await click(page, 'NDJSON')
+  const lines = await saved(join(own, 'Observation.ndjson'))
+  t.match(lines, '"value":1.00,')
+  t.match(lines, '"value":2.50,')
+  await click(page, 'Save the result')
+  await click(page, 'CSV')
+  const table = await saved(join(own, 'Observation.csv'))
+  t.match(table, '1.00 mg')
+  t.match(table, '2.50 mg')
+})
+
+t.test('a list is read whole, and a table counts the items that it leaves out', async (t) => {
+  const urls = ['a', 'b', 'c', 'd', 'd'].map((name) => `https://example.org/${name}`)
+  const { id } = await admin.create({
+    resourceType: 'ServiceRequest',
+    status: 'active',
+    intent: 'order',
+    subject: { reference: `Patient/${patient.id}` },
+    instantiatesUri: urls,
+  })
+  await page.goto(`${baseUrl}console/resources/ServiceRequest/${id}`)
+  await reads(page, 'https://example.org/c')
+  t.equal(await page.value(`document.body.innerText.split('https://example.org/d').length`), 3)
+  const telecom = ['1', '2', '3', '4', '5'].map((value) => ({ system: 'phone', value }))
+  await admin.create({ resourceType: 'Patient', name: [{ family: 'Callas' }], telecom })
+  await page.goto(`${baseUrl}console/resources/Patient?family=Callas`)
+  await page.shows(`document.querySelector('tbody').innerText.includes('and 2 more')`)
+})
+
 t.test('shows references to a resource and its history', async (t) => {
   await page.goto(`${baseUrl}${place}/referrers`)
   await reads(page, 'Observation')

@@ -2,6 +2,7 @@
 import { Button, Group, Text } from '@mantine/core'
 import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { useSend } from '../../client/api.ts'
+import { keepsDigits } from '../../client/exact.ts'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { saveText } from '../../parts/save.ts'
@@ -22,10 +23,11 @@ export function BulkActions({ type, selection: { rows, set } }: Props) {
     done: fill(words.deleted, { count: rows.length }),
     after: () => set([]),
   })
+  const save = useSend({ send: async () => saveRows(type, rows) })
   return (
     <Group role="status">
       <Text size="sm">{fill(words.selected, { count: rows.length })}</Text>
-      <Button variant="default" size="xs" onClick={() => saveRows(type, rows)}>
+      <Button variant="default" size="xs" onClick={() => save.mutate()}>
         {words.save}
       </Button>
       {mayDo(me, type, 'delete') && (
@@ -44,7 +46,9 @@ export function BulkActions({ type, selection: { rows, set } }: Props) {
   )
 }
 
+/** Errors: a browser that has rounded the numbers of the rows. */
 function saveRows(type: string, rows: readonly Resource[]): void {
+  if (!keepsDigits) throw new Error(texts.app.oldBrowser)
   const lines = rows.map((row) => `${JSON.stringify(row)}\n`)
   saveText(lines.join(''), `${type}.ndjson`, 'application/fhir+ndjson')
 }

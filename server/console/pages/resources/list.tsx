@@ -5,12 +5,13 @@ import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { lazy, Suspense, useState } from 'react'
 import { Link, useLocation, useParams, useSearch } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
-import { mayDo, medplum, useMe } from '../../client/session.ts'
+import { keepsDigits } from '../../client/exact.ts'
+import { mayDo, medplum, type ReadOptions, useMe } from '../../client/session.ts'
 import { readElement, recordTitle } from '../../client/titles.ts'
 import { type TypeEntry, useTypes } from '../../client/types.ts'
 import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { saveFrom, saveText } from '../../parts/save.ts'
+import { download, saveBlob, saveText } from '../../parts/save.ts'
 import { type Column, DataTable, type Selection } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -52,7 +53,7 @@ function List({ type, types, entry }: ListProps) {
   const [isNarrowing, narrowing] = useDisclosure()
   const onPhone = isNarrowing ? {} : { visibleFrom: 'sm' }
   const query = new URLSearchParams(search)
-  const found = useGet<Bundle>(`fhir/R4/${type}?${withCount(query)}`)
+  const found = useGet<Bundle>(`fhir/R4/${type}?${withCount(query)}`, { isExact: keepsDigits })
   const go = (next: URLSearchParams) => navigate(`/resources/${type}?${next}`)
   const create = mayDo(me, type, 'create') && (
     <Button component={Link} href={`/resources/${type}/new`}>
@@ -267,10 +268,10 @@ function Save({ type, query, columns }: SaveProps) {
   const save = useSend({
     send: (form: 'csv' | 'ndjson') => {
       const own = new URLSearchParams(query)
-      own.delete('_cursor')
+      for (const name of OF_A_PAGE) own.delete(name)
       if (form === 'ndjson') return saveLines(type, own)
       own.set('_fields', ['id', ...columns.map((name) => name.replace('[x]', ''))].join(','))
-      return saveFrom(`fhir/R4/${type}/$csv?${own}`, `${type}.csv`)
+      return saveTable(type, own)
     },
   })
   return (
@@ -290,6 +291,28 @@ function Save({ type, query, columns }: SaveProps) {
 
 const PAGE = 1000
 const MOST_PAGES = 20
+const MOST = PAGE * MOST_PAGES
+/** Parameters of the shown page, and not of the whole result. */
+const OF_A_PAGE = ['_cursor', '_offset', '_count', '_total']
+
+/** Errors: more rows than the limit, and those of the service. */
+async function saveTable(type: string, query: URLSearchParams): Promise<void> {
+  // One more than the limit, as the service cuts a table without a word.
+  query.set('_count', String(MOST + 1))
+  const table = await download(`fhir/R4/${type}/$csv?${query}`)
+  if (countRows(await table.text()) > MOST) throw tooMany()
+  saveBlob(table, `${type}.csv`)
+}
+
+/** Counts the lines below the head; a line break in quotes is part of a cell. */
+function countRows(table: string): number {
+  const outside = table.split('"').filter((_, place) => place % 2 === 0)
+  return outside.reduce((count, text) => count + text.split('\r\n').length - 1, -1)
+}
+
+function tooMany(): Error {
+  return new Error(fill(words.tooMany, { most: MOST }))
+}
 
 /** Errors: more lines than the limit, and those of the service. */
 async function saveLines(type: string, query: URLSearchParams): Promise<void> {
@@ -297,8 +320,9 @@ async function saveLines(type: string, query: URLSearchParams): Promise<void> {
   query.set('_count', String(PAGE))
   let next: string | undefined = `fhir/R4/${type}?${query}`
   for (let page = 0; next !== undefined; page++) {
-    if (page === MOST_PAGES) throw new Error(fill(texts.resources.tooMany, { most: PAGE * page }))
-    const bundle: Bundle = await medplum.get(next, { cache: 'no-store' })
+    if (page === MOST_PAGES) throw tooMany()
+    const options: ReadOptions = { cache: 'no-store', isExact: true }
+    const bundle: Bundle = await medplum.get(next, options)
     for (const { resource } of bundle.entry ?? []) lines.push(JSON.stringify(resource))
     next = bundle.link?.find(({ relation }) => relation === 'next')?.url
   }

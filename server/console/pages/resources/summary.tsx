@@ -77,7 +77,7 @@ function ElementValue({ element, type, value }: ElementValueProps) {
   const items: readonly unknown[] = Array.isArray(value) ? value : [value]
   const [own = ''] = element.types
   const isNested = own === 'BackboneElement' || own === 'Element'
-  if (isPrimitive(element)) return <Value value={value} />
+  if (isPrimitive(element)) return <Value value={value} most={Number.POSITIVE_INFINITY} />
   return (
     <Stack gap={4}>
       {items.map((item, place) => (

@@ -13,17 +13,20 @@ import { Link } from 'wouter'
 import { Digits } from '../../client/exact.ts'
 import { readElement, recordTitle, useTitle } from '../../client/titles.ts'
 import { When } from '../../parts/when.tsx'
+import { fill, texts } from '../../texts/texts.ts'
 
 const MOST_ITEMS = 3
 
-export function Value({ value }: { readonly value: unknown }) {
+interface ValueProps {
+  readonly value: unknown
+  /** Items of a list that are shown; the others are counted. */
+  readonly most?: number
+}
+
+export function Value({ value, most = MOST_ITEMS }: ValueProps) {
   if (value === undefined || value === null) return null
   if (Array.isArray(value)) {
-    return value.slice(0, MOST_ITEMS).map((item: unknown) => (
-      <span key={JSON.stringify(item)} className="item">
-        <Value value={item} />
-      </span>
-    ))
+    return <Items items={value} most={most} />
   }
   if (typeof value === 'string' && /^\d{4}-\d\d-\d\dT/.test(value)) return <When at={value} />
   if (typeof value === 'string' && /^\d{4}-\d\d(-\d\d)?$/.test(value)) return <time>{value}</time>
@@ -42,6 +45,26 @@ export function Value({ value }: { readonly value: unknown }) {
   if (typeof reference !== 'string') return <>{formatComplexValue(value)}</>
   if (!RECORD.test(reference)) return <>{display ?? reference}</>
   return <RecordLink reference={reference} display={display} />
+}
+
+interface ItemsProps {
+  readonly items: readonly unknown[]
+  readonly most: number
+}
+
+function Items({ items, most }: ItemsProps) {
+  const others = items.length - most
+  return (
+    <>
+      {items.slice(0, most).map((item, place) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: items of a shown value keep their places.
+        <span key={place} className="item">
+          <Value value={item} />
+        </span>
+      ))}
+      {others > 0 && <span className="item">{fill(texts.common.others, { count: others })}</span>}
+    </>
+  )
 }
 
 /** A medication given by reference names its requests. */
