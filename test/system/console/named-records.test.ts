@@ -42,7 +42,12 @@ for (const [day, value] of [
     valueQuantity: { value, unit: 'kg/m2' },
   })
 }
-const page = await openConsole(t, { baseUrl, email, path: '/resources/Observation' })
+const page = await openConsole(t, {
+  baseUrl,
+  email,
+  path: '/resources/Observation',
+  timeZone: 'America/Los_Angeles',
+})
 
 const searchHasFocus = `document.activeElement?.getAttribute('aria-label')?.startsWith('Search records')`
 
@@ -69,6 +74,8 @@ t.test('a patient opens with a summary', async (t) => {
   await reads(page, 'Asthma')
   await reads(page, '1985-07-09 (')
   await page.shows(`document.querySelector('.recharts-line')`)
+  // Days are shown as recorded, also where they begin later than in UTC.
+  await page.shows(`document.querySelector('.recharts-wrapper').textContent.includes('2026-03-01')`)
   t.same(await barriers(page), [])
   await click(page, 'Edit')
   await page.shows(`document.querySelector('input[name=birthDate]')?.value === '1985-07-09'`)

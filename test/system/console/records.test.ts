@@ -195,11 +195,20 @@ t.test('a list is read whole, and a table counts the items that it leaves out', 
 })
 
 t.test('shows references to a resource and its history', async (t) => {
+  await admin.create({
+    resourceType: 'Condition',
+    code: { text: 'Asthma' },
+    subject: { reference: `Patient/${patient.id}` },
+    onsetDateTime: '2019-05',
+  })
   await page.goto(`${baseUrl}${place}/referrers`)
   await reads(page, 'Observation')
   await page.goto(`${baseUrl}${place}/timeline`)
   await reads(page, 'Heart rate')
   await reads(page, '72 /min')
+  await page.shows(
+    `[...document.querySelectorAll('#main time')].some((one) => one.textContent === '2019-05')`,
+  )
   t.same(await barriers(page), [])
 })
 

@@ -7,7 +7,6 @@ import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { readElement } from '../../client/titles.ts'
 import { Waiting } from '../../parts/loaded.tsx'
-import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 import { Value } from './values.tsx'
 
@@ -42,7 +41,7 @@ export function Timeline({ id }: { readonly id: string }) {
               <Value value={readElement(record, 'value[x]')} />
             </Text>
             <Text size="xs" c="dimmed" component="div">
-              <When at={at} />
+              <Value value={at} />
             </Text>
           </Line.Item>
         ))}

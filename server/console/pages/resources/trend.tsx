@@ -47,7 +47,8 @@ export function Trend({ observations }: Props) {
   )
 }
 
-function formatDay(time: string | undefined): string {
-  const date = new Date(time ?? Number.NaN)
-  return Number.isNaN(date.getTime()) ? '' : day.format(date)
+/** A day, month or year is shown as recorded: as a time it would be the day before in half of the world. */
+function formatDay(time = ''): string {
+  const date = new Date(time)
+  return time.includes('T') && !Number.isNaN(date.getTime()) ? day.format(date) : time
 }
