@@ -60,11 +60,18 @@ t.test('an administrator exports the project and saves a file', async (t) => {
   t.same(rest, [''])
   t.notOk(await page.value(`document.querySelector('#main a[href*=".ndjson"]')`))
   t.same(await barriers(page), [])
+  const place = await page.value<string>('location.pathname')
   await page.goto(`${baseUrl}console/jobs`)
   await reads(page, 'completed')
   await page.goto(`${baseUrl}console`)
   await reads(page, 'Running jobs')
   t.same(await barriers(page), [])
+  await page.goto(`${baseUrl}${place.slice(1)}`)
+  await click(page, 'Delete the files')
+  await reads(page, 'can no longer be downloaded')
+  t.same(await barriers(page), [])
+  await page.press('[role=dialog] [data-confirm]')
+  await page.shows(`location.pathname === '/console/jobs'`)
   // Chromium itself reports the export that was refused.
   t.same(
     page.complaints.filter((text) => !/status of 404/.test(text)),

@@ -6,6 +6,7 @@ import { useRef } from 'react'
 import { useLocation, useParams } from 'wouter'
 import { fetchSigned, useSend } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
+import { Confirm } from '../../parts/confirm.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { saveFrom } from '../../parts/save.ts'
@@ -63,9 +64,15 @@ export function BulkPage() {
       title={words[kind]}
       hint={id}
       actions={
-        <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
-          {status.data?.manifest ? words.forget : words.cancel}
-        </Button>
+        status.data?.manifest ? (
+          <Confirm label={words.forget} confirm={words.forget} onConfirm={() => cancel.mutate()}>
+            <Text size="sm">{words.forgetHint}</Text>
+          </Confirm>
+        ) : (
+          <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
+            {words.cancel}
+          </Button>
+        )
       }
     >
       <Loaded query={status}>

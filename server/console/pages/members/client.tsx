@@ -16,6 +16,7 @@ import { useState } from 'react'
 import { Link } from 'wouter'
 import { replaceVersion, useGet, useSend } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
+import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -163,9 +164,13 @@ function Rotation({ client }: SecretProps) {
           </Button>
         )}
         {retiringSecret && (
-          <Button variant="default" onClick={() => rotate.mutate({ retiringSecret })}>
-            {words.retire}
-          </Button>
+          <Confirm
+            label={words.retire}
+            confirm={words.retire}
+            onConfirm={() => rotate.mutate({ retiringSecret })}
+          >
+            <Text size="sm">{words.retireHint}</Text>
+          </Confirm>
         )}
       </Group>
     </Stack>
