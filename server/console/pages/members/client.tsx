@@ -87,8 +87,11 @@ interface SecretProps {
 
 function Secret({ client: { id, secret = '' } }: SecretProps) {
   return (
-    <Alert color="yellow" title={words.secretOnce} role="status">
+    <Alert color="yellow" role="status">
       <Stack gap="xs">
+        <Text size="sm" fw={600}>
+          {words.secretOnce}
+        </Text>
         <Text size="sm">
           {words.clientId}: <Code>{id}</Code>
         </Text>
