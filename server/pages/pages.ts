@@ -10,7 +10,7 @@ import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { scopedTo, serviceUrl } from '../../shared/request/project-scope.ts'
 import type { Context, Web } from '../http/context.ts'
 import { sendHtml } from '../http/send.ts'
-import { findClient } from '../identity/auth/apps.ts'
+import { findClient, projectOfClient } from '../identity/auth/apps.ts'
 import { createRoutes, type Route, type RouteFamily, type RouteTexts } from '../routes/table.ts'
 
 const OPENAPI_TEXTS: RouteTexts = {
@@ -24,7 +24,11 @@ const TEXTS: RouteTexts = {
     answer: 'text/html',
   },
   'GET /signin': { summary: 'The page of a sign-in', answer: 'text/html' },
-  'GET /resetpassword': { summary: 'The page that mails a link', answer: 'text/html' },
+  'GET /resetpassword': {
+    summary: 'The page that mails a link',
+    query: { project_id: 'text: The project of an account of one project' },
+    answer: 'text/html',
+  },
   'GET /setpassword/:id/:secret': {
     summary: 'The page of a link to set a password',
     answer: 'text/html',
@@ -55,11 +59,17 @@ export function pageRoutes({ services }: Web): RouteFamily {
       return
     }
     // The console is part of the product and needs no consent.
-    const own = client.id === CONSOLE_CLIENT_ID ? { own: 'true' } : {}
+    const isOwn = client.id === CONSOLE_CLIENT_ID
+    const project = isOwn ? undefined : projectOfClient(client)
     sendPage(ctx, 'oauth', {
       title: 'Sign in',
       productName,
-      data: { issuer: serviceUrl(scoped), ...own, ...greeting(client) },
+      data: {
+        issuer: serviceUrl(scoped),
+        ...(isOwn ? { own: 'true' } : {}),
+        ...(project === undefined ? {} : { project }),
+        ...greeting(client),
+      },
     })
   })
   routes.get('/signin', 'public', (ctx) =>

@@ -2,7 +2,7 @@
  * The sign-in pages. Each step is a form that calls one of `/auth/*` and shows the next step from the reply. Texts
  * are inserted as text only, never as HTML.
  */
-const { page, own, welcome, logo, id, secret } = document.body.dataset
+const { page, own, welcome, logo, id, secret, project } = document.body.dataset
 const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
@@ -126,8 +126,14 @@ function askPassword() {
     }
     await proceed(await call('login', { ...request(), email, password: form.get('password') }))
   })
-  content.append(element('p', {}, element('a', { href: '/resetpassword' }, 'Forgot your password?')))
+  content.append(element('p', {}, element('a', { href: resetAddress() }, 'Forgot your password?')))
   if (own && !asked.has('project_id')) content.append(projectLink())
+}
+
+/** Names the project of the app or of the address, whose own accounts are found in it only. */
+function resetAddress() {
+  const named = project ?? asked.get('project_id')
+  return named ? `/resetpassword?${new URLSearchParams({ project_id: named })}` : '/resetpassword'
 }
 
 /** Adds the project, without which an account of one project is not found. */
@@ -298,7 +304,11 @@ function leave(address, parameters) {
 function askReset() {
   const input = field('email', 'E-mail', { type: 'email', autocomplete: 'username' })
   step('Reset your password', input, 'Send a link', async (form) => {
-    await call('resetpassword', { email: form.get('email'), projectId: asked.get('project_id') ?? '' })
+    const email = form.get('email')
+    const named = asked.get('project_id')
+    // Accounts of several projects sign in at the address of one too, and the service does not reveal which kind exists.
+    if (named) await call('resetpassword', { email, projectId: named.toLowerCase() })
+    await call('resetpassword', { email })
     said('Look into your mail', 'If we know this address, a link is on its way to it.')
   })
 }

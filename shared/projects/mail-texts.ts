@@ -103,7 +103,7 @@ export function accountChangedMail(settings: Settings, user: Resource, what: Acc
   return composed('account-changed', addressAccount(user), `${productName} Sign-In Changed`, [
     `Your account on ${productName}: ${what}.`,
     'If it was not you, contact the administrators of your project, and choose another password at once:',
-    `${settings.appUrl}resetpassword`,
+    resetUrl(settings, user),
   ])
 }
 
@@ -114,8 +114,14 @@ export function codeMail(settings: Settings, user: Resource, code: string): Mail
     `This code continues your sign-in to ${productName}. It works once, for ten minutes:`,
     code,
     'If you are not signing in, another person knows your password. Choose another one by this link:',
-    `${settings.appUrl}resetpassword`,
+    resetUrl(settings, user),
   ])
+}
+
+/** An account of one project is found in that project only. */
+function resetUrl({ appUrl }: Settings, user: Resource): string {
+  const project = projectOfUser(user)
+  return `${appUrl}resetpassword${project === undefined ? '' : `?project_id=${project}`}`
 }
 
 interface SubscriptionText {

@@ -61,6 +61,8 @@ t.test('a mailed code is the second step of a sign-in', async (t) => {
 
   const sent = await send(begun.login)
   t.match(sent, { status: 200, body: { resourceType: 'OperationOutcome' } })
+  const [mail] = await mailsTo(services, person.email)
+  t.match(mail?.text, `resetpassword?project_id=${strict.project.id}`)
   const [code = ''] = await readCodes(person)
   const early = await post('profile', { login: begun.login, profile: person.membership.id })
   t.equal(early.body.code, undefined)

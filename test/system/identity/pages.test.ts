@@ -301,6 +301,32 @@ t.test('shows no page for an unregistered redirect URL', async (t) => {
   }
 })
 
+t.test('a forgotten password is reset for an account of one project or of several', async (t) => {
+  const people = [
+    await aPerson(services, project, { isProjectScoped: true }),
+    await aPerson(services, project),
+  ]
+  for (const { email } of people) {
+    const challenge = { code_challenge: pkce().asked.codeChallenge, code_challenge_method: 'S256' }
+    await page.goto(authorizeUrl({ scope: 'openid', prompt: 'login', ...challenge }))
+    await page.act(
+      `[...document.querySelectorAll('a')].find(({ innerText }) => innerText.startsWith('Forgot'))`,
+      'found.click()',
+    )
+    await page.shows(`location.pathname === '/resetpassword'`)
+    t.equal(await page.value('location.search'), `?project_id=${project.id}`)
+    await page.type('email', email)
+    await page.press('button')
+    await page.shows(`document.body.innerText.includes('Look into your mail')`)
+    await until(async () => (await mailsTo(services, email)).length > 0, 60_000)
+    const mails = await mailsTo(services, email)
+    t.same(
+      mails.map(({ kind }) => kind),
+      ['reset'],
+    )
+  }
+})
+
 t.test('describes the action on the pages of mailed links', async (t) => {
   await page.goto(`${baseUrl}resetpassword`)
   await page.type('email', 'nobody@example.org')
