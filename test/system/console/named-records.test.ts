@@ -172,6 +172,31 @@ t.test('a reference is picked by name', async (t) => {
   t.same(body.subject, { ...subject, display: 'Maria Quinones' })
 })
 
+t.test('another picked record leaves nothing of the old one in the reference', async (t) => {
+  const extension = [{ url: 'urn:x', valueString: 'kept' }]
+  const { id } = await admin.create({
+    resourceType: 'Condition',
+    code: { text: 'Asthma' },
+    subject: {
+      extension,
+      type: 'Patient',
+      identifier: { system: 'urn:mrn', value: '1' },
+      display: 'Another person',
+      _display: { extension },
+    },
+  })
+  await page.goto(`${baseUrl}console/resources/Condition/${id}/form`)
+  await focus('[data-element=subject] input[aria-label="Find a record"]')
+  await page.keys('quin')
+  await click(page, 'Maria Quinones')
+  await page.press('#save')
+  await reads(page, 'Saving removes this')
+  await page.press('[data-confirm]')
+  await reads(page, 'Saved')
+  const { body } = await admin.get(`Condition/${id}`)
+  t.same(body.subject, { extension, ...subject, display: 'Maria Quinones' })
+})
+
 t.test('selected records are deleted together, after a question', async (t) => {
   for (const name of ['One', 'Two', 'Three']) {
     await admin.create({ resourceType: 'Organization', name })

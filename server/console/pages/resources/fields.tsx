@@ -202,14 +202,18 @@ function One({ element, type, value, onChange }: OneProps) {
   )
 }
 
+/** Elements of a reference that identify its record. */
+const OF_THE_RECORD = ['reference', 'type', 'identifier', 'display']
+
 /** A search for the record above the elements of the reference. */
 function ReferenceField({ element, value, onChange }: OneProps) {
   const reference = isObject(value) ? value : {}
+  const others = OF_THE_RECORD.reduce<Values>(withoutElement, reference)
   return (
     <Stack gap="xs">
       <RecordPicker
         targets={element.targets}
-        onPick={(picked) => onChange({ ...reference, ...picked })}
+        onPick={(picked) => onChange({ ...others, ...picked })}
       />
       <Fields type="Reference" path="Reference" value={reference} onChange={onChange} />
     </Stack>
