@@ -36,6 +36,7 @@ export class Fetches {
   readonly #signal: AbortSignal
   readonly #recorder: FetchRecorder | undefined
   readonly #places = pLimit(FETCHES_AT_ONCE)
+  readonly #wholes = pLimit(FETCHES_AT_ONCE)
   readonly #bodies = new Map<number, PartialBody>()
   /** By the ids of the sandbox, which may be wrong; the last one counts. */
   readonly #stops = new Map<unknown, AbortController>()
@@ -97,7 +98,9 @@ export class Fetches {
       this.#end(Number(id))
       return '{}'
     }
-    const { bytes, isDone } = await (isWhole === true ? body.readAll() : body.readNext())
+    const { bytes, isDone } = await (isWhole === true
+      ? this.#wholes(() => body.readAll())
+      : body.readNext())
     if (isDone) this.#end(Number(id))
     return JSON.stringify({ body: bytes.toString('base64'), isDone })
   }
