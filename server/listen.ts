@@ -42,11 +42,10 @@ const TOO_SLOW = 'The request came too slowly'
 export async function listen(services: Services, port: number): Promise<Listening> {
   const metrics = createMetrics(services)
   const largeBodies = openLargeBodies(services)
-  const app = createApp(services, metrics, largeBodies)
+  const handler = createApp(services, metrics, largeBodies).callback()
   const sockets = openSockets(services, metrics)
   let [stopping, drained] = [false, false]
   const connections = new Map<Socket, Set<ServerResponse>>()
-  const handler = app.callback()
   const idleMs = services.config.requestIdleSeconds * 1000
   const server = createServer(serverOptions(idleMs), (req, res) => {
     const running = connections.get(req.socket)
@@ -58,6 +57,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
       // The headers were sent before the stop, without `Connection: close`.
       if (drained && running?.size === 0) req.socket.end()
     })
+    cutStalled(req.socket, res, idleMs)
     // Koa answers every failure itself; its promise does not reject.
     void handler(req, res)
   })
@@ -72,7 +72,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
     else sockets.upgrade(req, socket, head)
   })
   server.on('clientError', refuse)
-  server.once('close', watchProgress(connections, idleMs, endSlow))
+  server.once('close', watchBodies(connections, idleMs, endSlow))
   await started(server, port).catch(async (error: unknown) => {
     await sockets.close()
     throw error
@@ -98,6 +98,13 @@ export async function listen(services: Services, port: number): Promise<Listenin
       await largeBodies.close()
     },
   }
+}
+
+/** Cuts a client that takes nothing of a response for `idleMs`. Node restarts the timer when it takes a part. */
+function cutStalled(socket: Socket, res: ServerResponse, idleMs: number): void {
+  res.setTimeout(idleMs, () => {
+    if (res.writableLength > 0) socket.destroy()
+  })
 }
 
 /** Closes connections after their current reply, announced by a header if its head is not yet sent. */
@@ -206,57 +213,30 @@ const LEAST_BYTES = 16 * 1024
 const LOOKS = 6
 
 /**
- * Ends requests whose body stalls, or arrives so slowly that it only holds the connection, by `end`; and connections
- * whose client takes nothing of a response in `idleMs`. Periodic checks of all connections cost the requests nothing.
- * Returns a function that stops it.
+ * Calls `end` for connections whose body stalls, or brings so little in `idleMs` that it only holds the connection.
+ * Periodic checks of all connections cost the requests nothing. Returns a function that stops them.
  */
-function watchProgress(
+function watchBodies(
   connections: Connections,
   idleMs: number,
   end: (socket: Socket, res: ServerResponse) => void,
 ): () => void {
-  const seen = new WeakMap<IncomingMessage | Socket, Progress>()
-  const isStalled = (of: IncomingMessage | Socket, bytes: number, least: number) => {
-    const now = performance.now()
-    const last = seen.get(of)
-    if (last !== undefined && bytes - last.bytes < least) return now - last.at >= idleMs
-    seen.set(of, { bytes, at: now })
-    return false
-  }
+  const seen = new WeakMap<IncomingMessage, Progress>()
   const timer = setInterval(() => {
+    const now = performance.now()
     for (const [socket, running] of connections) {
-      const { taken, waiting } = bytesSent(socket)
-      if (waiting === 0) seen.delete(socket)
-      else if (isStalled(socket, taken, 1)) {
-        socket.destroy()
-        continue
-      }
       for (const res of running) {
         const { req } = res
         if (req.complete) continue
-        if (waitsForUs(req)) seen.delete(req)
-        else if (isStalled(req, socket.bytesRead, LEAST_BYTES)) end(socket, res)
+        const last = seen.get(req)
+        const isMoving = last === undefined || socket.bytesRead - last.bytes >= LEAST_BYTES
+        if (isMoving || waitsForUs(req)) seen.set(req, { bytes: socket.bytesRead, at: now })
+        else if (now - last.at >= idleMs) end(socket, res)
       }
     }
   }, idleMs / LOOKS)
   timer.unref()
   return () => clearInterval(timer)
-}
-
-interface Handle {
-  readonly bytesWritten: number
-  readonly writeQueueSize: number
-}
-
-/**
- * Bytes that the client has taken, and those that wait for it. The socket's own counters do not change during a write,
- * which may be a whole response; Node's timeout of a socket uses those of the handle, too.
- */
-function bytesSent(socket: Socket): { readonly taken: number; readonly waiting: number } {
-  const { _handle: handle } = socket as unknown as { readonly _handle: Handle | null }
-  if (handle === null) return { taken: 0, waiting: 0 }
-  const { bytesWritten, writeQueueSize } = handle
-  return { taken: bytesWritten - writeQueueSize, waiting: writeQueueSize }
 }
 
 /** True if its buffer is full: the stall is on our side. */
