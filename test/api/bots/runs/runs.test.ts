@@ -236,7 +236,9 @@ t.test('keeps the latest thousand runs of a bot for a week', async (t) => {
   await addBotRuns(database, rows.slice(0, 10))
   const kept = () =>
     findBotRuns(database, { bot, project: undefined, after: undefined, count: 2000 })
-  t.equal((await kept()).length, 1011, 'stores a row once')
+  // The worker may have removed the old row by itself.
+  const young = (await kept()).filter(({ id }) => id !== rows.at(-1)?.id)
+  t.equal(young.length, 1010, 'stores a row once')
   await removeOldBotRuns(database)
   t.equal((await kept()).length, 1010)
   await trimBotRuns(database, [bot, randomUUID()])
