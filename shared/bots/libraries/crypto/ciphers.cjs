@@ -3,7 +3,7 @@
  * from the position, or the last block, of the one before.
  */
 const { Buffer } = require('buffer')
-const { ask, base64Of, bytesOf } = require('./keys.cjs')
+const { ask, toBase64, toBytes } = require('./keys.cjs')
 
 const BLOCK = 16
 const EMPTY = Buffer.alloc(0)
@@ -24,14 +24,14 @@ class Cipher {
     this.#question = {
       isDecrypt,
       algorithm,
-      key: base64Of(key),
-      iv: iv === null ? null : base64Of(iv),
+      key: toBase64(key),
+      iv: iv === null ? null : toBase64(iv),
       tagLength: authTagLength,
     }
   }
 
   update(data, inputEncoding, outputEncoding) {
-    const bytes = Buffer.from(bytesOf(data, inputEncoding))
+    const bytes = Buffer.from(toBytes(data, inputEncoding))
     const isBlocks = this.#mode === 'cbc' || this.#mode === 'ecb'
     const made = isBlocks ? this.#updateBlocks(bytes) : this.#updateStream(bytes)
     return this.#write(made, outputEncoding, false)
@@ -60,7 +60,7 @@ class Cipher {
     if (given.length === 0) return EMPTY
     const made = Buffer.from(this.#ask({ data: given, isPadded: false }).data, 'base64')
     if (this.#mode === 'cbc') {
-      this.#question.iv = base64Of((isDecrypt ? given : made).subarray(-BLOCK))
+      this.#question.iv = toBase64((isDecrypt ? given : made).subarray(-BLOCK))
     }
     return made
   }
@@ -91,7 +91,7 @@ class Cipher {
   }
 
   #ask({ data, ...how }) {
-    return JSON.parse(ask('cipher', { ...this.#question, data: base64Of(data), ...how }))
+    return JSON.parse(ask('cipher', { ...this.#question, data: toBase64(data), ...how }))
   }
 
   /** The caller joins the texts, so an incomplete character waits for the next piece. */
@@ -104,12 +104,12 @@ class Cipher {
   }
 
   setAAD(data) {
-    this.#question.aad = base64Of(data)
+    this.#question.aad = toBase64(data)
     return this
   }
 
   setAuthTag(tag, encoding) {
-    const bytes = bytesOf(tag, encoding)
+    const bytes = toBytes(tag, encoding)
     const { tagLength } = this.#question
     const allowed = tagLength !== undefined ? [tagLength] : this.#mode === 'gcm' ? GCM_TAGS : [BLOCK]
     if (!allowed.includes(bytes.length)) {

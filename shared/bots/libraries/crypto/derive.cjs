@@ -1,9 +1,9 @@
 /** Keys derived from passwords or other keys. */
 const { Buffer } = require('buffer')
-const { ask, askLater, base64Of } = require('./keys.cjs')
+const { ask, askLater, toBase64 } = require('./keys.cjs')
 
 function pbkdf2Question(password, salt, iterations, length, digest) {
-  return { password: base64Of(password), salt: base64Of(salt), iterations, length, digest }
+  return { password: toBase64(password), salt: toBase64(salt), iterations, length, digest }
 }
 
 function pbkdf2Sync(...given) {
@@ -16,7 +16,7 @@ function pbkdf2(password, salt, iterations, length, digest, done) {
 
 function scryptQuestion(password, salt, length, options = {}) {
   const { N = options.cost, r = options.blockSize, p = options.parallelization } = options
-  return { password: base64Of(password), salt: base64Of(salt), length, N, r, p }
+  return { password: toBase64(password), salt: toBase64(salt), length, N, r, p }
 }
 
 function scryptSync(...given) {
@@ -36,7 +36,7 @@ function derivedLater(kind, question, done) {
 }
 
 function hkdfSync(digest, key, salt, info, length) {
-  const question = { digest, key: base64Of(key), salt: base64Of(salt), info: base64Of(info), length }
+  const question = { digest, key: toBase64(key), salt: toBase64(salt), info: toBase64(info), length }
   const bytes = Buffer.from(ask('hkdf', question), 'base64')
   return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)
 }

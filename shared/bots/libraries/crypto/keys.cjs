@@ -15,20 +15,20 @@ async function askLater(kind, question) {
   return answer.value
 }
 
-function bytesOf(data, encoding) {
+function toBytes(data, encoding) {
   if (typeof data === 'string') return Buffer.from(data, encoding === 'buffer' ? 'utf8' : encoding)
-  if (data instanceof KeyObject) return materialOf(data)
+  if (data instanceof KeyObject) return readMaterial(data)
   if (data instanceof ArrayBuffer) return Buffer.from(data)
   if (ArrayBuffer.isView(data)) return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
   throw new TypeError('The data must be a string, a buffer or a view of one')
 }
 
-function base64Of(data, encoding) {
-  return bytesOf(data, encoding).toString('base64')
+function toBase64(data, encoding) {
+  return toBytes(data, encoding).toString('base64')
 }
 
 /** Returns the bytes of a secret key, or the executor's form of another key. */
-function materialOf(key) {
+function readMaterial(key) {
   return materials.get(key)
 }
 
@@ -53,12 +53,12 @@ class KeyObject {
 
   equals(other) {
     if (!(other instanceof KeyObject) || other.type !== this.type) return false
-    return JSON.stringify(materialOf(this)) === JSON.stringify(materialOf(other))
+    return JSON.stringify(readMaterial(this)) === JSON.stringify(readMaterial(other))
   }
 
   export(options = {}) {
     const { format, type } = options
-    const material = materialOf(this)
+    const material = readMaterial(this)
     if (this.type === 'secret') {
       if (format === 'jwk') return { kty: 'oct', k: material.toString('base64url') }
       return Buffer.from(material)
@@ -74,15 +74,15 @@ class KeyObject {
 }
 
 /** Returns the executor's form: `{data, format, type}`. */
-function keyOf(given) {
-  if (given instanceof KeyObject) return materialOf(given)
+function toKey(given) {
+  if (given instanceof KeyObject) return readMaterial(given)
   const isPlain = typeof given === 'string' || ArrayBuffer.isView(given)
   const { key, format = 'pem', type, passphrase } = isPlain ? { key: given } : given
   if (passphrase) throw new Error('Keys with a passphrase are not supported')
-  if (key instanceof KeyObject) return materialOf(key)
+  if (key instanceof KeyObject) return readMaterial(key)
   if (format === 'jwk') return { data: key, format }
-  if (format === 'der') return { data: base64Of(key), format, type: type ?? 'pkcs8' }
-  return { data: typeof key === 'string' ? key : bytesOf(key).toString(), format }
+  if (format === 'der') return { data: toBase64(key), format, type: type ?? 'pkcs8' }
+  return { data: typeof key === 'string' ? key : toBytes(key).toString(), format }
 }
 
 function made(type, described) {
@@ -91,19 +91,19 @@ function made(type, described) {
 }
 
 function createPrivateKey(given) {
-  return made('private', JSON.parse(ask('key', { key: keyOf(given), isPrivate: true })))
+  return made('private', JSON.parse(ask('key', { key: toKey(given), isPrivate: true })))
 }
 
 function createPublicKey(given) {
-  return made('public', JSON.parse(ask('key', { key: keyOf(given), isPrivate: false })))
+  return made('public', JSON.parse(ask('key', { key: toKey(given), isPrivate: false })))
 }
 
 function createSecretKey(data, encoding) {
-  return new KeyObject('secret', Buffer.from(bytesOf(data, encoding)))
+  return new KeyObject('secret', Buffer.from(toBytes(data, encoding)))
 }
 
 /** Returns a pair as `generateKeyPair` does: keys, or text where an encoding is given. */
-function pairOf(answer, { publicKeyEncoding, privateKeyEncoding } = {}) {
+function toKeyPair(answer, { publicKeyEncoding, privateKeyEncoding } = {}) {
   const publicKey = made('public', answer.publicKey)
   const privateKey = made('private', answer.privateKey)
   return {
@@ -113,13 +113,13 @@ function pairOf(answer, { publicKeyEncoding, privateKeyEncoding } = {}) {
 }
 
 function generateKeyPairSync(type, options = {}) {
-  return pairOf(JSON.parse(ask('key-pair', { type, ...options })), options)
+  return toKeyPair(JSON.parse(ask('key-pair', { type, ...options })), options)
 }
 
 function generateKeyPair(type, options, done) {
   askLater('key-pair', { type, ...options }).then(
     (answer) => {
-      const { publicKey, privateKey } = pairOf(answer, options)
+      const { publicKey, privateKey } = toKeyPair(answer, options)
       done(null, publicKey, privateKey)
     },
     (error) => done(error),
@@ -127,7 +127,7 @@ function generateKeyPair(type, options, done) {
 }
 
 function diffieHellman({ privateKey, publicKey }) {
-  const answer = ask('dh', { key: keyOf(privateKey), other: keyOf(publicKey) })
+  const answer = ask('dh', { key: toKey(privateKey), other: toKey(publicKey) })
   return Buffer.from(answer, 'base64')
 }
 
@@ -135,13 +135,13 @@ module.exports = {
   KeyObject,
   ask,
   askLater,
-  base64Of,
-  bytesOf,
+  toBase64,
+  toBytes,
   createPrivateKey,
   createPublicKey,
   createSecretKey,
   diffieHellman,
   generateKeyPair,
   generateKeyPairSync,
-  keyOf,
+  toKey,
 }

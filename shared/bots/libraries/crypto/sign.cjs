@@ -1,7 +1,7 @@
 /** Signatures and encryption with key pairs. */
 
 const { Buffer } = require('buffer')
-const { ask, base64Of, bytesOf, keyOf } = require('./keys.cjs')
+const { ask, toBase64, toBytes, toKey } = require('./keys.cjs')
 
 const constants = {
   RSA_PKCS1_OAEP_PADDING: 4,
@@ -16,7 +16,7 @@ const paddings = { 1: 'pkcs1', 4: 'oaep', 6: 'pss' }
 function question(digest, data, key) {
   const { padding, saltLength, dsaEncoding } = key ?? {}
   const options = { padding: padding && paddings[padding], saltLength, dsaEncoding }
-  return { digest, data: base64Of(data), key: keyOf(key), ...options }
+  return { digest, data: toBase64(data), key: toKey(key), ...options }
 }
 
 /** Calls back in the next turn of the event loop, as Node does. */
@@ -41,7 +41,7 @@ function sign(digest, data, key, done) {
 
 function verify(digest, data, key, signature, done) {
   const make = () =>
-    ask('verify', { ...question(digest, data, key), signature: base64Of(signature) }) === 'true'
+    ask('verify', { ...question(digest, data, key), signature: toBase64(signature) }) === 'true'
   return answered(make, done)
 }
 
@@ -54,7 +54,7 @@ class Collected {
   }
 
   update(data, encoding) {
-    this.#parts.push(Buffer.from(bytesOf(data, encoding)))
+    this.#parts.push(Buffer.from(toBytes(data, encoding)))
     return this
   }
 
@@ -72,7 +72,7 @@ class Collected {
   }
 
   verify(key, signature, encoding) {
-    return verify(this.#digest, Buffer.concat(this.#parts), key, bytesOf(signature, encoding))
+    return verify(this.#digest, Buffer.concat(this.#parts), key, toBytes(signature, encoding))
   }
 }
 
@@ -81,9 +81,9 @@ function rsa(kind, key, data) {
   const options = {
     padding: paddings[padding],
     digest: padding === constants.RSA_PKCS1_OAEP_PADDING ? oaepHash : undefined,
-    label: oaepLabel && base64Of(oaepLabel),
+    label: oaepLabel && toBase64(oaepLabel),
   }
-  const answer = ask(kind, { key: keyOf(key), data: base64Of(data), ...options })
+  const answer = ask(kind, { key: toKey(key), data: toBase64(data), ...options })
   return Buffer.from(answer, 'base64')
 }
 

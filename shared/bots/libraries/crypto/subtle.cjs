@@ -1,9 +1,9 @@
 /** Web Crypto: https://w3c.github.io/webcrypto/ */
 
 const { Buffer } = require('buffer')
-const { ask, askLater, base64Of, bytesOf, createPrivateKey, createPublicKey } = require('./keys.cjs')
+const { ask, askLater, toBase64, toBytes, createPrivateKey, createPublicKey } = require('./keys.cjs')
 const { createCipheriv, createDecipheriv } = require('./ciphers.cjs')
-const { diffieHellman, keyOf } = require('./keys.cjs')
+const { diffieHellman, toKey } = require('./keys.cjs')
 const guest = require('./crypto.cjs')
 
 const names = [
@@ -31,7 +31,7 @@ function problem(name, text) {
   return new DOMException(text, name)
 }
 
-function algorithmOf(given) {
+function readAlgorithm(given) {
   const parameters = typeof given === 'string' ? { name: given } : { ...given }
   const wanted = String(parameters.name).toUpperCase()
   const name = names.find((one) => one.toUpperCase() === wanted)
@@ -60,7 +60,7 @@ class CryptoKey {
   }
 }
 
-function materialOf(key, usage, name) {
+function readMaterial(key, usage, name) {
   if (!(key instanceof CryptoKey)) throw new TypeError('The key must be a CryptoKey')
   if (usage !== undefined && !key.usages.includes(usage)) {
     throw problem('InvalidAccessError', `The key may not ${usage}`)
@@ -71,7 +71,7 @@ function materialOf(key, usage, name) {
   return materials.get(key)
 }
 
-function arrayBufferOf(bytes) {
+function toArrayBuffer(bytes) {
   return new Uint8Array(bytes).buffer
 }
 
@@ -80,9 +80,9 @@ function isSecret(name) {
 }
 
 const imports = {
-  raw: (data) => Buffer.from(bytesOf(data)),
-  pkcs8: (data) => createPrivateKey({ key: bytesOf(data), format: 'der', type: 'pkcs8' }),
-  spki: (data) => createPublicKey({ key: bytesOf(data), format: 'der', type: 'spki' }),
+  raw: (data) => Buffer.from(toBytes(data)),
+  pkcs8: (data) => createPrivateKey({ key: toBytes(data), format: 'der', type: 'pkcs8' }),
+  spki: (data) => createPublicKey({ key: toBytes(data), format: 'der', type: 'spki' }),
   jwk: (data) => {
     if (data.kty === 'oct') return Buffer.from(data.k, 'base64url')
     return 'd' in data
@@ -93,7 +93,7 @@ const imports = {
 
 /** Returns a public point as bytes, the `raw` format of WebCrypto. */
 function rawPublicKey(algorithm, data) {
-  const bytes = bytesOf(data)
+  const bytes = toBytes(data)
   const { name, namedCurve } = algorithm
   const half = (bytes.length - 1) / 2
   const key = namedCurve
@@ -108,7 +108,7 @@ function rawPublicKey(algorithm, data) {
 }
 
 async function importKey(format, data, given, extractable, usages) {
-  const algorithm = algorithmOf(given)
+  const algorithm = readAlgorithm(given)
   if (!Object.hasOwn(imports, format)) {
     throw problem('NotSupportedError', `Unknown format ${format}`)
   }
@@ -144,7 +144,7 @@ function keyFrom(material, { name, hash, namedCurve }, extractable, usages) {
 }
 
 async function exportKey(format, key) {
-  const material = materialOf(key)
+  const material = readMaterial(key)
   if (!key.extractable) throw problem('InvalidAccessError', 'The key is not extractable')
   if (format === 'jwk') {
     const jwk = Buffer.isBuffer(material)
@@ -152,18 +152,18 @@ async function exportKey(format, key) {
       : material.export({ format })
     return { ...jwk, ext: true, key_ops: [...key.usages] }
   }
-  if (format !== 'raw') return arrayBufferOf(material.export({ format: 'der', type: format }))
-  if (Buffer.isBuffer(material)) return arrayBufferOf(material)
+  if (format !== 'raw') return toArrayBuffer(material.export({ format: 'der', type: format }))
+  if (Buffer.isBuffer(material)) return toArrayBuffer(material)
   const { x, y } = material.export({ format: 'jwk' })
   const parts = [x, y].filter(Boolean).map((part) => Buffer.from(part, 'base64url'))
-  return arrayBufferOf(Buffer.concat(y ? [Buffer.from([4]), ...parts] : parts))
+  return toArrayBuffer(Buffer.concat(y ? [Buffer.from([4]), ...parts] : parts))
 }
 
 const pairTypes = { ECDH: 'ec', ECDSA: 'ec', Ed25519: 'ed25519', X25519: 'x25519' }
 const publicUsages = ['encrypt', 'verify', 'wrapKey']
 
 async function generateKey(given, extractable, usages) {
-  const algorithm = algorithmOf(given)
+  const algorithm = readAlgorithm(given)
   const { name, length, hash, modulusLength, namedCurve } = algorithm
   if (isSecret(name)) {
     const bits = length ?? hashBits[hash?.name]
@@ -181,7 +181,7 @@ async function generateKey(given, extractable, usages) {
   }
 }
 
-function signatureOf({ name, hash, saltLength }, key) {
+function signatureOptions({ name, hash, saltLength }, key) {
   const digest = (hash ?? key.algorithm.hash)?.name
   if (name === 'RSA-PSS') return { digest, padding: 'pss', saltLength }
   return name === 'ECDSA' ? { digest, dsaEncoding: 'ieee-p1363' } : { digest }
@@ -189,33 +189,33 @@ function signatureOf({ name, hash, saltLength }, key) {
 
 function hmac(key, material, data) {
   const digest = key.algorithm.hash.name.replace('-', '').toLowerCase()
-  return guest.createHmac(digest, material).update(bytesOf(data)).digest()
+  return guest.createHmac(digest, material).update(toBytes(data)).digest()
 }
 
 async function sign(given, key, data) {
-  const algorithm = algorithmOf(given)
-  const material = materialOf(key, 'sign', algorithm.name)
-  if (algorithm.name === 'HMAC') return arrayBufferOf(hmac(key, material, data))
-  const question = { ...signatureOf(algorithm, key), key: keyOf(material), data: base64Of(data) }
-  return arrayBufferOf(Buffer.from(ask('sign', question), 'base64'))
+  const algorithm = readAlgorithm(given)
+  const material = readMaterial(key, 'sign', algorithm.name)
+  if (algorithm.name === 'HMAC') return toArrayBuffer(hmac(key, material, data))
+  const question = { ...signatureOptions(algorithm, key), key: toKey(material), data: toBase64(data) }
+  return toArrayBuffer(Buffer.from(ask('sign', question), 'base64'))
 }
 
 async function verify(given, key, signature, data) {
-  const algorithm = algorithmOf(given)
-  const material = materialOf(key, 'verify', algorithm.name)
+  const algorithm = readAlgorithm(given)
+  const material = readMaterial(key, 'verify', algorithm.name)
   if (algorithm.name === 'HMAC') {
     const wanted = hmac(key, material, data)
-    const sent = bytesOf(signature)
+    const sent = toBytes(signature)
     return sent.length === wanted.length && guest.timingSafeEqual(sent, wanted)
   }
-  const question = { ...signatureOf(algorithm, key), key: keyOf(material), data: base64Of(data) }
-  return ask('verify', { ...question, signature: base64Of(signature) }) === 'true'
+  const question = { ...signatureOptions(algorithm, key), key: toKey(material), data: toBase64(data) }
+  return ask('verify', { ...question, signature: toBase64(signature) }) === 'true'
 }
 
 function rsa(kind, { label }, key, material, data) {
-  const options = { padding: 'oaep', digest: key.algorithm.hash.name, label: label && base64Of(label) }
-  const question = { key: keyOf(material), data: base64Of(data), ...options }
-  return arrayBufferOf(Buffer.from(ask(kind, question), 'base64'))
+  const options = { padding: 'oaep', digest: key.algorithm.hash.name, label: label && toBase64(label) }
+  const question = { key: toKey(material), data: toBase64(data), ...options }
+  return toArrayBuffer(Buffer.from(ask(kind, question), 'base64'))
 }
 
 function cipherName(name, material) {
@@ -223,56 +223,56 @@ function cipherName(name, material) {
 }
 
 async function encrypt(given, key, data, usage = 'encrypt') {
-  const algorithm = algorithmOf(given)
+  const algorithm = readAlgorithm(given)
   const { name, iv, counter, additionalData, tagLength = 128 } = algorithm
-  const material = materialOf(key, usage, name)
+  const material = readMaterial(key, usage, name)
   if (name === 'RSA-OAEP') return rsa('rsa-encrypt', algorithm, key, material, data)
   const options = { authTagLength: tagLength / 8 }
   const cipher = createCipheriv(cipherName(name, material), material, counter ?? iv, options)
   if (additionalData !== undefined) cipher.setAAD(additionalData)
-  const sealed = Buffer.concat([cipher.update(bytesOf(data)), cipher.final()])
-  return arrayBufferOf(name === 'AES-GCM' ? Buffer.concat([sealed, cipher.getAuthTag()]) : sealed)
+  const sealed = Buffer.concat([cipher.update(toBytes(data)), cipher.final()])
+  return toArrayBuffer(name === 'AES-GCM' ? Buffer.concat([sealed, cipher.getAuthTag()]) : sealed)
 }
 
 async function decrypt(given, key, data, usage = 'decrypt') {
-  const algorithm = algorithmOf(given)
+  const algorithm = readAlgorithm(given)
   const { name, iv, counter, additionalData, tagLength = 128 } = algorithm
-  const material = materialOf(key, usage, name)
+  const material = readMaterial(key, usage, name)
   try {
     if (name === 'RSA-OAEP') return rsa('rsa-decrypt', algorithm, key, material, data)
     const options = { authTagLength: tagLength / 8 }
     const decipher = createDecipheriv(cipherName(name, material), material, counter ?? iv, options)
-    const bytes = bytesOf(data)
+    const bytes = toBytes(data)
     const end = name === 'AES-GCM' ? bytes.length - tagLength / 8 : bytes.length
     if (end < 0) throw new Error('The provided data is too small')
     if (additionalData !== undefined) decipher.setAAD(additionalData)
     if (name === 'AES-GCM') decipher.setAuthTag(bytes.subarray(end))
     const opened = decipher.update(bytes.subarray(0, end))
-    return arrayBufferOf(Buffer.concat([opened, decipher.final()]))
+    return toArrayBuffer(Buffer.concat([opened, decipher.final()]))
   } catch (error) {
     throw problem('OperationError', error.message)
   }
 }
 
 async function deriveBits(given, key, length, usage = 'deriveBits') {
-  const algorithm = algorithmOf(given)
+  const algorithm = readAlgorithm(given)
   const { name, hash, salt, info, iterations } = algorithm
-  const material = materialOf(key, usage, name)
+  const material = readMaterial(key, usage, name)
   if (name === 'ECDH' || name === 'X25519') {
-    const shared = diffieHellman({ privateKey: material, publicKey: materialOf(algorithm.public) })
-    return arrayBufferOf(length ? shared.subarray(0, length / 8) : shared)
+    const shared = diffieHellman({ privateKey: material, publicKey: readMaterial(algorithm.public) })
+    return toArrayBuffer(length ? shared.subarray(0, length / 8) : shared)
   }
   const digest = hash?.name
-  const question = { digest, salt: base64Of(salt), length: length / 8 }
+  const question = { digest, salt: toBase64(salt), length: length / 8 }
   const derived =
     name === 'HKDF'
-      ? ask('hkdf', { ...question, key: base64Of(material), info: base64Of(info) })
-      : await askLater('pbkdf2', { ...question, password: base64Of(material), iterations })
-  return arrayBufferOf(Buffer.from(derived, 'base64'))
+      ? ask('hkdf', { ...question, key: toBase64(material), info: toBase64(info) })
+      : await askLater('pbkdf2', { ...question, password: toBase64(material), iterations })
+  return toArrayBuffer(Buffer.from(derived, 'base64'))
 }
 
 async function deriveKey(given, key, wanted, extractable, usages) {
-  const { name, length, hash } = algorithmOf(wanted)
+  const { name, length, hash } = readAlgorithm(wanted)
   const bits = length ?? hashBits[hash?.name] ?? 256
   const bytes = await deriveBits(given, key, bits, 'deriveKey')
   return importKey('raw', bytes, wanted, extractable, usages, name)
