@@ -21,8 +21,8 @@ interface BotHosts {
 const ANY_MAIL = 'mailto:*'
 
 /**
- * Returns the secrets and hosts that the Bot names; undefined without limits. If `isRequired`, a Bot that names no secrets has none,
- * and one that names no hosts calls none.
+ * Returns the secrets and hosts that the Bot names; undefined without limits. If `isRequired`, a Bot that names no
+ * secrets has none, and one that names no hosts calls none.
  */
 export function readDeclarations(bot: Resource, isRequired: boolean): BotDeclarations | undefined {
   const [secrets, hosts] = [namedValues(bot, 'secret'), namedValues(bot, 'host')]

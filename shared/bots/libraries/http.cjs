@@ -1,4 +1,7 @@
-/** Node's HTTP client. The worker makes the request, as for `fetch`: request bodies are sent whole, and no connection stays open. */
+/**
+ * Node's HTTP client. The worker makes the request, as for `fetch`: request bodies are sent whole, and no connection
+ * stays open.
+ */
 
 const { EventEmitter } = require('events')
 const { Readable, Writable } = require('stream')

@@ -19,7 +19,10 @@ import { distinctAccounts } from '../../store/write/authorize.ts'
 const MOST_PROPAGATED = 2000
 const PAGE = 500
 
-/** Accounts set individually are kept, and those of AuditEvents. With `Prefer: respond-async` a worker runs it. Errors: 400, 403, 404. */
+/**
+ * Accounts set individually are kept, and those of AuditEvents. With `Prefer: respond-async` a worker runs it. Errors:
+ * 400, 403, 404.
+ */
 export const setAccounts: Operation = {
   name: 'set-accounts',
   on: [{ level: 'instance' }],
