@@ -5,7 +5,7 @@
 import { LRUCache } from 'lru-cache'
 
 const MB = 1024 * 1024
-const MEMORY_SHARE = 1 / 32
+const MEMORY_SHARE = 1 / 64
 const LEAST_MB = 8
 
 /** Returns the size of a cache in bytes, about characters: a share of the memory of its process, up to `mostMb`. */
