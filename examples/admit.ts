@@ -173,7 +173,7 @@ function toPeriod(pv1: Hl7Segment): Pick<Encounter, 'period'> {
   return filled({ period: filled({ start, end: isOrdered ? end : undefined }) })
 }
 
-/** As precise as the message is; a day that does not exist is left out. */
+/** Keeps the precision of the message; leaves out a day that does not exist. */
 function readBirthDate(value: string): string | undefined {
   const digits = /^\d{4,8}/.exec(value)?.[0] ?? ''
   const day = parseHl7DateTime(digits)?.slice(0, 10)

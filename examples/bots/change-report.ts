@@ -21,7 +21,7 @@ export async function handler(medplum: MedplumClient, event: BotEvent<{ patient:
 function describe(before: Patient, after: Patient): string {
   const names = new Set([...Object.keys(before), ...Object.keys(after)])
   names.delete('meta')
-  // Names of their own members.
+  // Names that are not inherited.
   const elementText = (patient: Patient, name: string) =>
     JSON.stringify(patient[name as keyof Patient])
   const changed = [...names].filter(

@@ -37,7 +37,7 @@ function sealed(note: string, password: string): string {
 
 function opened(text: string, password: string): string {
   const [salt, iv, tag, note] = text.split('.').map((part) => Buffer.from(part, 'base64'))
-  if (!salt || !iv || !tag || !note) throw new Error('This is no sealed note')
+  if (!salt || !iv || !tag || !note) throw new Error('This is not a sealed note')
   const decipher = createDecipheriv('aes-256-gcm', scryptSync(password, salt, 32), iv)
   decipher.setAuthTag(tag)
   return Buffer.concat([decipher.update(note), decipher.final()]).toString()

@@ -9,7 +9,7 @@ const AUDIENCE = 'https://example.org/clinic'
 
 export async function handler(medplum: MedplumClient, event: BotEvent<{ token: string }>) {
   const claims = verified(event.input.token, event.secrets.PARTNER_KEY?.valueString ?? '')
-  if (claims.aud !== AUDIENCE) throw refusal('The token is for somebody else')
+  if (claims.aud !== AUDIENCE) throw refusal('The token has another audience')
   if (!(claims.exp * 1000 > Date.now())) throw refusal('The token has expired')
   const kept = await medplum.createResource({
     resourceType: 'Communication',

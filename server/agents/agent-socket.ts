@@ -119,7 +119,7 @@ class AgentSocket implements Connection {
     this.renew()
   }
 
-  /** Tells Redis again that this is the agent's connection; closes if it has another one. */
+  /** Renews the entry of this connection in Redis; closes if the agent has another connection. */
   renew(): void {
     const { services, webSocket } = this.#options
     const link = this.#link

@@ -1,4 +1,4 @@
-/** Stores what users did with cards, as AuditEvents of the Project. https://cds-hooks.hl7.org/2.0/#feedback */
+/** Stores feedback on cards as AuditEvents of the Project. https://cds-hooks.hl7.org/2.0/#feedback */
 import { servicePrincipal } from '../../shared/access/principal.ts'
 import { badRequest } from '../../shared/core/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'

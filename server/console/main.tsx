@@ -40,7 +40,7 @@ const theme = createTheme({
         attributes: { header: { role: 'presentation' } },
       },
     }),
-    // The title of a section; the page's own says otherwise.
+    // The title of a section, until the page sets its own.
     Title: Title.extend({ defaultProps: { order: 2, size: 'h4' } }),
   },
 })

@@ -244,7 +244,7 @@ async function askConsent(login, code) {
   step('Allow access', lines, 'Allow', allow, { label: 'Deny', act: deny })
   const query = new URLSearchParams(asked)
   query.delete('login')
-  const other = element('a', { href: `/oauth?${query}` }, 'Sign in as somebody else')
+  const other = element('a', { href: `/oauth?${query}` }, 'Use another account')
   content.append(element('p', {}, other))
 }
 

@@ -194,7 +194,7 @@ const TEXTS: RouteTexts = {
   'POST /projects/:id/members/:member/invitation': {
     summary: 'Invite a member again',
     description: `Makes a link to set a password and mails it. The response has the link only for accounts of this project without a password. ${MEMBER_ID}`,
-    body: { sendEmail: 'flag: True unless said otherwise' },
+    body: { sendEmail: 'flag: True by default' },
     example: { sendEmail: true },
     answer: { link: 'text: Works once, for 7 days', isMailed: 'flag: A mail is in the outbox' },
   },

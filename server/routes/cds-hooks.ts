@@ -34,7 +34,7 @@ const TEXTS: RouteTexts = {
     answer: { cards: 'list!: Cards', systemActions: 'list: Actions' },
   },
   'POST /cds-services/:id/feedback': {
-    summary: 'Report what the user did with cards',
+    summary: 'Report reactions of users to cards',
     description: 'Stored as AuditEvents of subtype `feedback`.',
     body: { feedback: 'list!: Card, outcome and time of each' },
     example: {

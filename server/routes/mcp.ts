@@ -41,7 +41,7 @@ function requireOrigin(config: Config): Middleware {
   }
 }
 
-/** Adds to a 401 where and for what to sign in: https://www.rfc-editor.org/rfc/rfc9728#section-5.1 */
+/** Adds the address and the scope of the sign-in to a 401: https://www.rfc-editor.org/rfc/rfc9728#section-5.1 */
 function challenge({ baseUrl }: Config): Middleware {
   return async (ctx, next) => {
     try {

@@ -376,7 +376,7 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Host, port and database number; never the password. With several Sentinels it is no URL. */
+/** Host, port and database number; never the password. With several Sentinels it is not a URL. */
 function describeHome(redisUrl: string): string {
   const [, home = ''] = /^[^/]*\/\/(?:[^/]*@)?([^?#]*)/.exec(redisUrl) ?? []
   return hash('sha256', home).slice(0, 16)

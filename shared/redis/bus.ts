@@ -108,7 +108,7 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
   }
 }
 
-/** A connection is only found dead while it waits for an answer, and a subscriber asks for nothing else. */
+/** A dead connection is only detected while it waits for a reply, and a subscriber sends no other command. */
 function startBeat(subscriber: Redis): NodeJS.Timeout {
   const ping = () => {
     if (subscriber.status === 'ready') subscriber.ping().catch(() => undefined)

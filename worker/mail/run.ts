@@ -286,7 +286,7 @@ function toMailError(error: unknown): MailError {
   const isPermanent = isRefused || code === 'EENVELOPE'
   const what = [code, responseCode].filter((part) => part !== undefined).join(' ')
   return new MailError(
-    `The mail server did not take it: ${what || 'no reason'}`,
+    `The mail server rejected it: ${what || 'no reason'}`,
     isPermanent,
     error,
   )

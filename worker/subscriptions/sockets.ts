@@ -7,7 +7,7 @@ import {
 } from '../../shared/subscriptions/socket-subscriptions.ts'
 
 export interface SocketHooks extends Pick<MatchOptions, 'sockets' | 'publish'> {
-  /** Tells the sockets of a gap that Redis did not take. */
+  /** Reports a gap to the sockets, if Redis did not accept the event. */
   announceGaps(): Promise<void>
 }
 

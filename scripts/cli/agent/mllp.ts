@@ -92,7 +92,7 @@ function serve(connection: Hl7Connection, answer: Answer): void {
   })
 }
 
-/** The bot's answer if it is a message; otherwise one that says whether the bot succeeded. */
+/** The bot's answer if it is a message; otherwise an acknowledgment of the bot's success or failure. */
 export function toAck(message: Hl7Message, isOk: boolean, body: string): Hl7Message {
   if (isOk && body.startsWith('MSH')) return Message.parse(body)
   return message.buildAck({ ackCode: isOk ? 'AA' : 'AE' })

@@ -80,7 +80,7 @@ class IncomingMessage extends Readable {
       this.aborted = true
       this.emit('aborted')
     }
-    // As in Node, an error without a listener is ignored.
+    // An error without a listener is ignored, as in Node.
     queueMicrotask(() => done(this.listenerCount('error') > 0 ? error : null))
   }
 

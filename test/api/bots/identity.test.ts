@@ -60,7 +60,7 @@ t.test('runs a shared bot without a membership on the data of its caller', async
   t.equal(told, project.id)
 })
 
-t.test('runs a shared bot with a membership on the data of its own project', async (t) => {
+t.test('runs a shared bot with a membership on the data of the project that runs it', async (t) => {
   const bot = await aBot(shared, whereami)
   const own = [shared.project.id, `Bot/${bot}`, shared.project.id]
   t.same((await execute(admin, bot)).body, own)

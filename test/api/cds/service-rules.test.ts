@@ -1,4 +1,4 @@
-/** `Bot.cdsService` and the extension `bot-cds-hook`: what a Bot may say of its service, and who may say it. */
+/** `Bot.cdsService` and the extension `bot-cds-hook`: their permitted contents, and the callers who may set them. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, deploy, handler, type Untyped } from '../../fixtures/bots/bots.ts'

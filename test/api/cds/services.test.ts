@@ -20,7 +20,7 @@ const examples = JSON.parse(
   file.replaceAll('PATIENT_ID', ada.id).replaceAll('USER_ID', user.id),
 ) as Untyped
 
-/** Answers with one card, whose detail is what the bot got. */
+/** Answers with one card, whose detail is the bot's input. */
 const ECHO = handler(`return { cards: [{
   summary: 'Echo', indicator: 'info', source: { label: 'Echo' }, detail: JSON.stringify(event.input),
 }] }`)
@@ -181,7 +181,7 @@ t.test(
   },
 )
 
-t.test('passes the cards of the bot on, and names what is wrong in them', async (t) => {
+t.test('passes the cards of the bot on, and names their errors', async (t) => {
   const code = handler('return event.input.context.answer')
   const id = await aBot(botica, code, {
     fields: { cdsService: examples.services['patient-greeter'] },
@@ -299,7 +299,7 @@ t.test('stores feedback for administrators, all of a request or none', async (t)
   t.equal((await stored()).length, 3)
 })
 
-t.test('shows services only to callers who may run them', async (t) => {
+t.test('shows services only to callers with the right to run them', async (t) => {
   const { admin: foreign } = await botica.createTenant()
   const entries = [{ resourceType: 'Patient' }]
   const { client } = await memberUnder(botica, { entries })

@@ -1,4 +1,4 @@
-/** Imports the pace of exports, because the load of web is no input of a request. */
+/** Imports the pace of exports, because a request cannot set the load of web. */
 import t from 'tap'
 import { readConfig } from '../../../shared/core/config/config.ts'
 import { createLogger } from '../../../shared/core/log.ts'

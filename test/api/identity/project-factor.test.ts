@@ -1,4 +1,4 @@
-/** Second factors that a project requires, and what its administrators can reset. */
+/** Second factors that a project requires, and their reset by its administrators. */
 import t from 'tap'
 import { oneTimeCode } from '../../fixtures/accounts.ts'
 import { openBotica } from '../../fixtures/botica.ts'
@@ -44,7 +44,7 @@ const requireFactor = (tenant: { admin: typeof admin; project: { id?: string } }
 const memberPath = ({ membership }: Person, end: string, projectId = project.id) =>
   `/admin/projects/${projectId}/members/${membership.id}/${end}`
 
-t.test('a project can require a second factor of all who sign in with a password', async (t) => {
+t.test('a project can require a second factor for every sign-in with a password', async (t) => {
   const strict = await botica.createTenant()
   const person = await aPerson(services, strict.project)
   t.ok((await logIn(person.email)).code)

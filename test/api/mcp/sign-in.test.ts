@@ -26,7 +26,7 @@ const patient = await admin.create(aPatient())
 const url = new URL('mcp', baseUrl)
 const newClient = () => new Client({ name: 'test', version: '1.0.0' })
 
-/** Keeps what the library asks it to keep, and the address for the browser. */
+/** Keeps the library's values, and the address for the browser. */
 function aProvider() {
   const kept: { tokens?: object; verifier?: string; address?: URL } = {}
   const provider: OAuthClientProvider = {

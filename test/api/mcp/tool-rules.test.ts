@@ -1,4 +1,4 @@
-/** The extension `bot-tool`: what a Bot may say of its tool, and who may say it. */
+/** The extension `bot-tool`: its permitted contents, and the callers who may set it. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, type Untyped } from '../../fixtures/bots/bots.ts'

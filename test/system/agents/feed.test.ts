@@ -43,7 +43,7 @@ let worker = await cluster.startWorker()
 let agent = await connected()
 let isOver = false
 
-/** As a supervisor does: starts the program again until it is connected. */
+/** Starts the program again until it is connected, like a supervisor. */
 async function connected() {
   const started = startAgent(t, { ...tenant, baseUrl: cluster.baseUrl }, '--agent', agentId)
   await started.printed(/is connected/)

@@ -11,7 +11,7 @@ const botica = await openBotica(t, { worker: true })
 const { admin, services, baseUrl, project } = botica
 const { email } = await aPerson(services, project, { details: { admin: true } })
 
-/** Streams the text of Basics with the identifier of its input, as they are created, until one says `end`. */
+/** Streams the text of Basics with the identifier of its input, as they are created, until one has the text `end`. */
 const STREAM = handler(`const out = event.responseStream
   out.startStreaming(200, { 'Content-Type': 'text/event-stream' })
   await out.write('begin\\n')

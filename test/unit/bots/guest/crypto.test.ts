@@ -16,7 +16,7 @@ const keys = Object.fromEntries(
     { own: pem(privateKey, 'pkcs8'), open: pem(publicKey, 'spki') },
   ]),
 )
-const data = 'what is signed é'
+const data = 'signed text é'
 const input = { keys, data }
 
 async function runForAnswer(body: string, more: object = {}): Promise<unknown> {
