@@ -2,6 +2,7 @@
 import { badRequest, type HttpError, notSupported, tooCostly } from '../../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
+import { parseReference } from '../../fhir/resource.ts'
 import { readFilter } from './filter.ts'
 import {
   type Condition,
@@ -268,6 +269,7 @@ function relative(
 
 function checkValue(parameter: SearchParameter, modifier: string | undefined, value: string): void {
   if (value.includes('\0')) throw badRequest(`Invalid value for ${parameter.code}`)
+  if (modifier !== undefined && isResourceType(modifier)) checkTarget(modifier, value)
   if (modifier === 'missing') {
     if (value === 'true' || value === 'false') return
     throw badRequest(`${parameter.code}:missing must be true or false, not ${value}`)
@@ -280,6 +282,13 @@ function checkValue(parameter: SearchParameter, modifier: string | undefined, va
   if (modifier === 'of-type') parseOfTypeValue(value)
   else if (modifier !== undefined && TEXT_MODIFIERS.has(modifier)) return
   else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkTarget(target: string, value: string): void {
+  const type = parseReference(value)?.type
+  if (type !== undefined && type !== target) {
+    throw badRequest(`${value.slice(0, 200)} is not a reference to ${target}`)
+  }
 }
 
 function checkComposite(parameter: SearchParameter, value: string): void {

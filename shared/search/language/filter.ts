@@ -51,6 +51,9 @@ export function readFilter(
     if ([path, operator, value].some((word) => isPlain(word, '(') || isPlain(word, ')'))) {
       throw invalid(text)
     }
+    if (path.text.includes('[')) {
+      throw notSupported('Filters inside a path are not supported', '_filter')
+    }
     place += 3
     comparisons += 1
     if (comparisons > MAX_COMPARISONS) {
@@ -82,7 +85,6 @@ interface Word {
 const WORD = /\s*(?:([()])|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s()"']+))/gsy
 
 function tokenize(text: string): readonly Word[] {
-  if (text.includes('[')) throw notSupported('Filters inside a path are not supported', '_filter')
   const trimmed = text.trimEnd()
   const words: Word[] = []
   let end = 0

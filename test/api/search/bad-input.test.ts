@@ -70,6 +70,16 @@ const REFUSED: readonly (readonly [query: string, text: string, expression: stri
   ['Patient?_has:Nope:patient:code=x', 'Unknown resource type: Nope', '_has:Nope:patient:code'],
   ['Patient?_include=Patient:name', 'Invalid include parameter: Patient:name', '_include'],
   ['Patient?_filter=name xx y', 'Invalid operator: xx', '_filter'],
+  [
+    'Observation?_filter=related[type eq "x"].target pr false',
+    'Filters inside a path are not supported',
+    '_filter',
+  ],
+  [
+    'Observation?subject:Patient=Group/1',
+    'Group/1 is not a reference to Patient',
+    'subject:Patient',
+  ],
   ['Patient?subject.name=x', 'Unknown search parameter: subject', 'subject.name'],
 ]
 

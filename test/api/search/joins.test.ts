@@ -55,6 +55,11 @@ const first = await observe('a', to('Patient', homer), { encounter: to('Encounte
 const second = await observe('b', to('Patient', homer))
 const third = await observe('a', to('Patient', marge))
 const fourth = await observe('a', to('Location', hall))
+const bracketed = await create({
+  resourceType: 'Observation',
+  status: 'final',
+  code: { coding: [{ system: 'l', code: 'mm[Hg]' }] },
+})
 const form = await create({
   resourceType: 'Questionnaire',
   status: 'active',
@@ -107,6 +112,7 @@ const NAMES = new Map(
     second,
     third,
     fourth,
+    bracketed,
     form,
     answers,
     plain,
@@ -176,6 +182,8 @@ const FOUND: readonly [query: string, found: string][] = [
   ['Patient?_filter=family ew son', 'homer'],
   ['Patient?_filter=family co "ouv"', 'marge'],
   ['Patient?_filter=name ne "Simpson"', 'marge'],
+  ['Observation?_filter=code eq "l|mm[Hg]"', 'bracketed'],
+  ['Observation?_filter=code eq l|mm[Hg] and status eq final', 'bracketed'],
   ['Patient?_filter=not (name sw sim)', 'marge'],
   ['Patient?_filter=gender eq male and birthdate ge 1956', 'homer'],
   ["Patient?_filter=gender ne 'male'", 'marge'],
