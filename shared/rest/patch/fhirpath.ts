@@ -170,7 +170,9 @@ function applyOne(
       throw new PatchFault('selects nothing')
     }
     const isOnList = operation.type === 'insert' || operation.type === 'move'
-    if (others.length > 0 && !isOnList) throw new PatchFault('selects more than one element')
+    if (isOnList ? others.some((other) => !isSameList(place, other)) : others.length > 0) {
+      throw new PatchFault(`selects more than one ${isOnList ? 'list' : 'element'}`)
+    }
     return edited(document, place, operation)
   } catch (error) {
     if (!(error instanceof PatchFault)) throw error
@@ -182,6 +184,11 @@ function requirePlace(document: Record<string, unknown>, node: unknown): Patched
   const place = isNode(node) ? locateNode(document, node) : undefined
   if (place === undefined) throw new PatchFault('does not select an element of the resource')
   return place
+}
+
+function isSameList(one: PatchedElement | 'root', other: PatchedElement | 'root'): boolean {
+  if (one === 'root' || other === 'root') return one === other
+  return one.property === other.property && String(one.holder.steps) === String(other.holder.steps)
 }
 
 function edited(

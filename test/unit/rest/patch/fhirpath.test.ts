@@ -229,6 +229,19 @@ t.test('builds a backbone element from a value in parts', async (t) => {
   })
 })
 
+t.test('rejects an insertion into the lists of two elements', async (t) => {
+  const add = { type: 'add', path: 'Patient.name[1]', name: 'given', valueString: 'D' }
+  const insert = { type: 'insert', path: 'Patient.name.given', index: 0, valueString: 'X' }
+  t.throws(() => patched(add, insert), { status: 400, message: /more than one list/ })
+  t.throws(
+    () => patched(add, { type: 'move', path: 'Patient.name.given', source: 0, destination: 1 }),
+    {
+      message: /more than one list/,
+    },
+  )
+  t.match(patched(insert), { name: [{ given: ['X', 'A', 'B', 'C'] }] })
+})
+
 t.test('applies no operation if one fails', async (t) => {
   const good = { type: 'replace', path: 'Patient.birthDate', valueDate: '2000-01-01' }
   t.throws(() => patched(good, { type: 'replace', path: 'Patient.photo', valueString: 'x' }), {
