@@ -159,6 +159,8 @@ interface Unmapped {
   readonly mode?: string
   readonly code?: string
   readonly display?: string
+  /** Canonical of the map for `other-map`. */
+  readonly url?: string
 }
 
 export interface MapGroup {

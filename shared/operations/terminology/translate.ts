@@ -1,5 +1,5 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
-import { badRequest } from '../../core/errors.ts'
+import { badRequest, tooCostly } from '../../core/errors.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { ConceptMap, Dependency, MapGroup } from '../../fhir/terminology.ts'
 import { type Inputs, type Output, parametersReply } from '../../request/parameters.ts'
@@ -15,7 +15,7 @@ import {
   validateSent,
 } from '../../terminology/codes.ts'
 import { type FoundMap, findMaps, foundMap, type Terminology } from '../../terminology/find.ts'
-import { importedMappings } from '../../terminology/store-imports.ts'
+import { type ImportedMapping, importedMappings } from '../../terminology/store-imports.ts'
 
 interface Match {
   readonly equivalence: string
@@ -74,11 +74,13 @@ export const translate = terminologyOperation(
       dependencies: inputs.parts('dependency').map(readDependency),
     }
     const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
+    const selected = await selectMaps(call, inputs, { request, terminology })
+    const searched = await withOtherMaps(call, selected, { request, terminology })
     const matches: Match[] = []
-    for (const found of await selectMaps(call, inputs, { request, terminology })) {
+    for (const { conceptMap, codes, imported } of searched) {
       matches.push(
-        ...request.codes.flatMap((code) => matchesIn(found.conceptMap, code, request)),
-        ...(await importedIn(call, found, request)),
+        ...codes.flatMap((code) => matchesIn(conceptMap, { code, imported }, request)),
+        ...imported.map((row) => importedMatch(row, conceptMap, request)),
       )
     }
     const shown = matches.filter(({ system }) => wanted === undefined || system === wanted)
@@ -135,22 +137,91 @@ async function selectMaps(
   return [found]
 }
 
-function matchesIn(
+interface SearchedMap {
+  readonly conceptMap: ConceptMap
+  readonly codes: readonly GivenCode[]
+  readonly imported: readonly ImportedMapping[]
+}
+
+const MOST_OTHER_MAPS = 20
+
+/**
+ * Adds the maps that groups name for codes without a mapping (`unmapped.mode` `other-map`), each for those codes.
+ * Errors: 404 for an unknown map of a map that the request names, 400 for too many.
+ */
+async function withOtherMaps(
+  call: OperationCall,
+  maps: readonly FoundMap[],
+  { request, terminology }: MapsFor,
+): Promise<readonly SearchedMap[]> {
+  const searched: SearchedMap[] = []
+  const open = maps.map((found) => ({ found, codes: request.codes }))
+  const seen = new Set<string>()
+  for (const { found, codes } of open) {
+    const { conceptMap } = found
+    const imported = await importedIn(call, found, { ...request, codes })
+    searched.push({ conceptMap, codes, imported })
+    for (const code of codes) {
+      for (const url of otherMaps(conceptMap, { code, imported }, request)) {
+        const key = JSON.stringify([url, code])
+        if (seen.has(key)) continue
+        if (seen.add(key).size > MOST_OTHER_MAPS) {
+          throw tooCostly(`More than ${MOST_OTHER_MAPS} other maps apply; give fewer codes`)
+        }
+        const other = await terminology.conceptMap(url)
+        if (other !== undefined) open.push({ found: other, codes: [code] })
+        else if (request.hasMap) throw definitionNotFound('ConceptMap', url)
+      }
+    }
+  }
+  return searched
+}
+
+interface Searched {
+  readonly code: GivenCode
+  readonly imported: readonly ImportedMapping[]
+}
+
+/** Returns the groups for the system of a code; without their rule for unmapped codes where it does not apply. */
+function groupsFor(
   conceptMap: ConceptMap,
-  given: GivenCode,
-  request: Translation,
-): readonly Match[] {
+  { code: given, imported }: Searched,
+  { reverse, hasMap }: Translation,
+): readonly MapGroup[] {
   return (conceptMap.group ?? []).flatMap((group) => {
-    const { reverse } = request
     const system = reverse ? group.target : group.source
     const version = reverse ? group.targetVersion : group.sourceVersion
     if (differs(given.system, system) || differs(given.version, version)) return []
     // When the map was found by code, the rule for unmapped codes applies only to the group's system.
     const isOfGroup = given.system !== undefined && given.system === system
-    const unmapped = isOfGroup || request.hasMap ? group.unmapped : undefined
-    const found = reverse
-      ? backward(group, given.code)
-      : forward({ ...group, unmapped }, given.code)
+    const isMapped =
+      group.element?.some((item) => item.code === given.code && item.target?.length) ||
+      imported.some(
+        (row) => row.source === given.code && !differs(row.targetSystem || undefined, group.target),
+      )
+    const isUnmapped = !reverse && !isMapped && (isOfGroup || hasMap)
+    return [{ ...group, unmapped: isUnmapped ? group.unmapped : undefined }]
+  })
+}
+
+function otherMaps(
+  conceptMap: ConceptMap,
+  searched: Searched,
+  request: Translation,
+): readonly string[] {
+  return groupsFor(conceptMap, searched, request).flatMap(({ unmapped }) =>
+    unmapped?.mode === 'other-map' && unmapped.url !== undefined ? [unmapped.url] : [],
+  )
+}
+
+function matchesIn(
+  conceptMap: ConceptMap,
+  searched: Searched,
+  request: Translation,
+): readonly Match[] {
+  const { code } = searched.code
+  return groupsFor(conceptMap, searched, request).flatMap((group) => {
+    const found = request.reverse ? backward(group, code) : forward(group, code)
     return found.flatMap((match) => {
       const open = openConditions(match.dependsOn, request.dependencies)
       return open === undefined ? [] : [{ ...match, dependsOn: open, map: conceptMap.url }]
@@ -219,14 +290,21 @@ function backward(group: MapGroup, code: string): readonly Found[] {
 
 async function importedIn(
   { services }: OperationCall,
-  { conceptMap, owner }: FoundMap,
+  { owner }: FoundMap,
   { codes, reverse }: Translation,
-): Promise<readonly Match[]> {
+): Promise<readonly ImportedMapping[]> {
   if (owner === undefined) return []
-  const rows = await services.repository.withStore(({ connection }) =>
+  return services.repository.withStore(({ connection }) =>
     importedMappings(connection, owner, { codes, reverse }),
   )
-  return rows.map((row) => ({
+}
+
+function importedMatch(
+  row: ImportedMapping,
+  conceptMap: ConceptMap,
+  { reverse }: Translation,
+): Match {
+  return {
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,
     version: undefined,
@@ -235,7 +313,7 @@ async function importedIn(
     map: conceptMap.url,
     dependsOn: [],
     product: [],
-  }))
+  }
 }
 
 const NO_MATCH = new Set(['unmatched', 'disjoint'])

@@ -14,8 +14,8 @@ const SEX = 'http://hl7.org/fhir/StructureDefinition/Patient#gender'
 const SITE = `${OWN}/body-site`
 const GENDER = 'http://hl7.org/fhir/administrative-gender'
 
-const make = (name: string, resource: Raw) =>
-  admin.create({
+const make = (name: string, resource: Raw, client = admin) =>
+  client.create({
     resourceType: 'ConceptMap',
     status: 'active',
     url: `${OWN}/ConceptMap/${name}`,
@@ -259,6 +259,43 @@ t.test('without a map, all maps of the project are searched', async (t) => {
       concept: { system: `${OWN}/CodeSystem/other`, version: '7' },
     },
   ])
+})
+
+t.test('applies the rule for unmapped codes only without a mapping, imported or not', async (t) => {
+  const { admin } = await botica.createTenant()
+  const url = text('url', `${OWN}/ConceptMap/part`)
+  const unmapped = { mode: 'fixed', code: 'unknown' }
+  await make('part', { group: [{ source: LOCAL, target: LAB, unmapped }] }, admin)
+  const mapping = [
+    { name: 'source', valueCoding: { system: LOCAL, code: '2' } },
+    { name: 'target', valueCoding: { system: LAB, code: 'two' } },
+  ]
+  const parameter = [url, { name: 'mapping', part: mapping }]
+  await admin.post('ConceptMap/$import', { resourceType: 'Parameters', parameter })
+  t.same((await translated([url, coding('2')], admin)).codes, ['two'])
+  t.same((await translated([url, coding('3')], admin)).codes, ['unknown'])
+})
+
+t.test('follows the rule for unmapped codes to another map', async (t) => {
+  const { admin } = await botica.createTenant()
+  const group = { source: LOCAL, target: LAB, element: [{ code: 'own', target: [to('mapped')] }] }
+  const toOther = (name: string, other: string) => {
+    const unmapped = { mode: 'other-map', url: `${OWN}/ConceptMap/${other}` }
+    return make(name, { group: [{ ...group, unmapped }] }, admin)
+  }
+  await toOther('first', 'second')
+  await toOther('second', 'last')
+  await toOther('circle', 'circle')
+  await toOther('broken', 'none')
+  const element = [{ code: 'na', target: [to('sodium')] }]
+  await make('last', { group: [{ source: LOCAL, target: LAB, element }] }, admin)
+  const by = (name: string, code: string) =>
+    admin.get(`ConceptMap/$translate?url=${OWN}/ConceptMap/${name}&system=${LOCAL}&code=${code}`)
+  t.match((await by('first', 'own')).text, '"code":"mapped"')
+  t.match((await by('first', 'na')).text, '"code":"sodium"')
+  t.match((await by('circle', 'na')).body, { parameter: [{ valueBoolean: false }] })
+  t.match((await by('broken', 'own')).text, '"code":"mapped"')
+  t.equal((await by('broken', 'na')).status, 404)
 })
 
 t.test('omits maps that the caller may not search', async (t) => {
