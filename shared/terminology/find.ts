@@ -226,6 +226,7 @@ function sourceFrom(
   owner: number | undefined,
   key: string | undefined,
 ): CodeSource {
+  const ignoresCase = codeSystem.caseSensitive === false
   let made: Promise<ConceptIndex> | undefined
   const index = () => {
     made ??= key === undefined ? indexConcepts(codeSystem) : cachedIndex(codeSystem, key)
@@ -239,11 +240,13 @@ function sourceFrom(
       const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
       const imported = await repository.withStore(({ connection }) =>
-        listImported(connection, owner, query),
+        listImported(connection, owner, { ...query, ignoresCase }),
       )
-      const known = new Set(inside.concepts.map(({ code }) => code))
+      const { fold } = await index()
+      const known = new Set(inside.concepts.map(({ code }) => fold(code)))
+      const others = imported.concepts.filter(({ code }) => !known.has(fold(code)))
       return {
-        concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],
+        concepts: [...inside.concepts, ...others],
         isCut: inside.isCut || imported.isCut,
       }
     },

@@ -48,11 +48,16 @@ interface ConceptRow {
   readonly definition: string | null
 }
 
+interface ImportedQuery extends ConceptQuery {
+  /** Compares `codes` without the case of ASCII letters. */
+  readonly ignoresCase: boolean
+}
+
 /** Lists imported concepts like `listConcepts`. Errors: 400 for unsupported or costly filters. */
 export async function listImported(
   connection: Connection,
   owner: number,
-  query: ConceptQuery,
+  query: ImportedQuery,
 ): Promise<ConceptList> {
   const { filters = [], limit } = query
   const regexes = filters.filter(({ op }) => op === 'regex')
@@ -83,19 +88,26 @@ async function affordable<T>(work: Promise<T>): Promise<T> {
   }
 }
 
-function conditions(owner: number, query: ConceptQuery, bind: Bind): string[] {
+function conditions(owner: number, query: ImportedQuery, bind: Bind): string[] {
   const { codes, filters = [], text, activeOnly } = query
   const isFew = codes !== undefined || text !== undefined
   const own = bind(owner, 'int')
   return [
     `c.owner = ${own}`,
-    ...(codes === undefined ? [] : [`c.code = any(${bind(codes, 'text[]')})`]),
+    ...(codes === undefined ? [] : [codeSql(codes, query.ignoresCase, bind)]),
     ...(text === undefined ? [] : [textSql(text, bind)]),
     ...filters
       .filter(({ op }) => op !== 'regex')
       .map((filter) => filterSql(filter, own, isFew, bind)),
     ...(activeOnly ? [ACTIVE] : []),
   ]
+}
+
+function codeSql(codes: readonly string[], ignoresCase: boolean, bind: Bind): string {
+  if (!ignoresCase) return `c.code = any(${bind(codes, 'text[]')})`
+  // The collation of the column is "C", in which lower() changes ASCII letters only.
+  const lowered = codes.map((code) => code.replace(/[A-Z]+/g, (letters) => letters.toLowerCase()))
+  return `lower(c.code) = any(${bind(lowered, 'text[]')})`
 }
 
 const ACTIVE = `not exists (select 1 from concept_property p

@@ -32,7 +32,7 @@ interface Imported {
   readonly designations: readonly ImportedDesignation[]
 }
 
-/** Adds rows within one transaction; a repeated code gets the new display. */
+/** Adds rows within one transaction; a repeated code gets the new display, `status` and `inactive`. */
 export async function importConcepts(
   connection: Connection,
   owner: number,
@@ -75,9 +75,15 @@ async function addProperties(
   properties: readonly ImportedProperty[],
 ): Promise<void> {
   if (properties.length === 0) return
+  // Other properties may have several values, which may come in several requests.
   await connection.query({
-    text: `insert into concept_property (owner, code, property, value)
-      select $1, * from unnest($2::text[], $3::text[], $4::text[]) on conflict do nothing`,
+    text: `with sent as (select * from ${dialect.unnest('$2::text[]', '$3::text[]', '$4::text[]')} as x(code, property, value)),
+      replaced as (delete from concept_property p using sent
+        where p.owner = $1 and p.code = sent.code and p.property = sent.property
+          and p.property in ('status', 'inactive')
+          and (p.code, p.property, p.value) not in (select code, property, value from sent))
+      insert into concept_property (owner, code, property, value)
+      select $1, code, property, value from sent on conflict do nothing`,
     values: [
       owner,
       properties.map(({ code }) => code),

@@ -92,6 +92,46 @@ t.test('a concept sent again has its new display', async (t) => {
   t.same(await expandCodes({}, 'filter=rapid'), [])
 })
 
+t.test('a concept sent again has its new status', async (t) => {
+  const send = (name: string, value: string) =>
+    admin.post(`CodeSystem/${id}/$import`, parameters(property('4', name, value)))
+  const active = () => expandCodes({}, 'activeOnly=true')
+  await send('status', 'active')
+  t.same(await active(), ['1', '2', '3', '4'])
+  await send('inactive', 'true')
+  t.same(await active(), ['1', '2', '3'])
+  await send('inactive', 'false')
+  t.same(await active(), ['1', '2', '3', '4'])
+  await send('status', 'retired')
+  t.same(await active(), ['1', '2', '3'])
+  t.same(await expandCodes(filter('site', '=', 'lung')), ['4'], 'keeps other properties')
+})
+
+t.test('finds imported codes in any case where the CodeSystem ignores case', async (t) => {
+  const loose = 'https://example.org/loose'
+  const base = { resourceType: 'CodeSystem', status: 'active', content: 'not-present' }
+  await admin.create({ ...base, url: loose, caseSensitive: false } as Resource)
+  const input = parameters({ name: 'system', valueUri: loose }, concept('E11.9', 'Diabetes'))
+  t.equal((await admin.post('CodeSystem/$import', input)).status, 200)
+  for (const [query, found] of [
+    [`$validate-code?url=${loose}&code=e11.9`, true],
+    [`$validate-code?url=${loose}&code=E11.9`, true],
+    [`$validate-code?url=${loose}&code=e11`, false],
+    [`$validate-code?url=${url}&code=2`, true],
+  ] as const) {
+    const { body } = await admin.get(`CodeSystem/${query}`)
+    t.match(body, { parameter: [{ name: 'result', valueBoolean: found }] }, query)
+  }
+  const looked = await admin.get(`CodeSystem/$lookup?system=${loose}&code=e11.9`)
+  t.match(looked.text, '"valueString":"Diabetes"')
+  const { body } = await admin.post<Expansion>('ValueSet/$expand', {
+    resourceType: 'ValueSet',
+    status: 'active',
+    compose: { include: [{ system: loose, concept: [{ code: 'e11.9' }] }] },
+  })
+  t.match(body.expansion.contains, [{ display: 'Diabetes' }])
+})
+
 t.test('other names of a concept are found by their language and use', async (t) => {
   const designation = (code: string, value: string, more: object[] = []) => ({
     name: 'designation',
