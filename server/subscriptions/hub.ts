@@ -7,7 +7,9 @@ import type { Services } from '../../shared/request/services.ts'
 import {
   forgetSocketSubscriptions,
   SOCKET_MESSAGES,
+  type SocketMessage,
   type SocketNotification,
+  type SocketSubscription,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
 import { renewSubscriptions, watch } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
@@ -62,15 +64,24 @@ export class Hub {
       await bound.listening
       await this.#renew([listener.binding])
     } catch (error) {
-      this.#drop(listener)
+      await this.#drop(listener)
       throw error
     }
   }
 
-  /** Ends the listeners, and the bindings of Subscriptions left without any. */
+  /** Ends the listeners, and the Subscriptions that no socket of any process is bound to. */
   async remove(leaving: readonly Listener[]): Promise<void> {
-    const last = leaving.filter((listener) => this.#drop(listener))
-    const ended = last.map(({ binding }) => binding.subscription)
+    const ended: SocketSubscription[] = []
+    await Promise.all(
+      leaving.map(async (listener) => {
+        const closed = this.#drop(listener)
+        if (closed === undefined) return
+        await closed
+        const { subscription } = listener.binding
+        const others = await this.#services.bus.publish(SOCKET_MESSAGES, 'left', subscription.id)
+        if (others === 0) ended.push(subscription)
+      }),
+    )
     if (ended.length > 0) await forgetSocketSubscriptions(this.#services, ended)
   }
 
@@ -81,7 +92,8 @@ export class Hub {
 
   #listen(id: string): Bound {
     const listeners = new Set<Listener>()
-    const hear = (message: SocketNotification | 'gap' | 'end') => {
+    const hear = (message: SocketMessage) => {
+      if (message === 'left') return
       for (const listener of listeners) {
         if (message === 'end') listener.end()
         else if (message === 'gap') listener.overflow()
@@ -124,16 +136,15 @@ export class Hub {
     })
   }
 
-  /** Removes a listener. True if it was the last one here of its Subscription. */
-  #drop(listener: Listener): boolean {
+  /** Removes a listener. The last one here of its Subscription ends the listening to Redis. */
+  #drop(listener: Listener): Promise<void> | undefined {
     const { id } = listener.binding.subscription
     const bound = this.#bound.get(id)
-    if (!bound?.listeners.delete(listener)) return false
+    if (!bound?.listeners.delete(listener)) return undefined
     this.#bindings -= 1
-    if (bound.listeners.size > 0) return false
+    if (bound.listeners.size > 0) return undefined
     this.#bound.delete(id)
-    bound.listening.then((listening) => listening.close()).catch(() => undefined)
-    return true
+    return bound.listening.then((listening) => listening.close()).catch(() => undefined)
   }
 
   /** Workers ignore bindings not renewed in time. */

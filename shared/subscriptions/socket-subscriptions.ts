@@ -42,9 +42,12 @@ export interface SocketNotification extends VersionPlace {
 
 /**
  * For the sockets of the addressed Subscription. `gap`: changes may have been missed; sockets are closed, so that
- * clients bind again. `end`: the Subscription is gone.
+ * clients bind again. `end`: the Subscription is gone. `left`: a process has no more sockets of it; the sender counts
+ * the processes that have.
  */
-export const SOCKET_MESSAGES = messageKind<SocketNotification | 'gap' | 'end'>('socket')
+export type SocketMessage = SocketNotification | 'gap' | 'end' | 'left'
+
+export const SOCKET_MESSAGES = messageKind<SocketMessage>('socket')
 
 const MISSING = '00000000-0000-0000-0000-000000000000'
 

@@ -197,6 +197,23 @@ t.test('removes the Subscriptions of a closed socket', async (t) => {
   t.equal((await watches()).length, 0)
 })
 
+t.test('keeps a Subscription while a socket of another process is bound to it', async (t) => {
+  const socket = await openSocket(t, url)
+  const { id, token } = await bound(admin, socket, 'Patient')
+  const second = await openSocket(t, socketUrl(await botica.startWeb()))
+  second.say({ type: 'bind-with-token', payload: { token } })
+  await second.heard((message) => notificationType(message) === 'handshake')
+  second.say({ type: 'unbind-from-token', payload: { token } })
+  second.say({ type: 'bind-with-token', payload: { token } })
+  t.equal(notificationType(await second.heard()), 'handshake', 'binds again')
+  second.webSocket.close()
+  await second.closed
+  await admin.post('Patient', { resourceType: 'Patient' })
+  t.match((await socket.heard(isEvent)).entry[1].resource, { resourceType: 'Patient' })
+  socket.webSocket.close()
+  await until(async () => (await admin.get(`Subscription/${id}`)).status === 404, 60_000)
+})
+
 t.test('ends a deleted Subscription on any process’s socket', async (t) => {
   const socket = await openSocket(t, socketUrl(await botica.startWeb()))
   const { id } = await bound(admin, socket, 'Patient')
