@@ -1,6 +1,6 @@
 /** `botica init`: creates a project, a user, a client that may deploy, a bot, and the bot's folder. */
 import { randomBytes } from 'node:crypto'
-import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { type MedplumClient, normalizeErrorString } from '@medplum/core'
 import { readSuperAdminClient, serviceAddress, signIn } from '../session.ts'
@@ -28,12 +28,14 @@ type Variables = Readonly<Record<string, string | undefined>>
 
 /**
  * Prints the created items, sign-in details and next steps; repeats them for an existing bot of this service. Errors:
- * the bot belongs to another service, or to another project than the named one.
+ * the bot belongs to another service, or to another project than the named one; the folder has files that would be
+ * overwritten.
  */
 export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<void> {
   const folder = path.resolve(callerFolder(), given)
   const shown = path.relative(callerFolder(), folder) || '.'
   if (existsSync(path.join(folder, CONFIG))) return await showAgain(folder, shown, options)
+  requireUnwritten(folder)
   const baseUrl = options.url ?? serviceAddress()
   const admin = await signIn(baseUrl, readSuperAdminClient())
   const projectId = options.project ?? (await createProject(admin, options.name ?? FIRST_PROJECT))
@@ -115,20 +117,29 @@ async function createPerson(admin: MedplumClient, projectId: string) {
   return { CONSOLE_EMAIL: email, CONSOLE_PASSWORD: password }
 }
 
+/** Checked before anything is created in the service. */
+function requireUnwritten(folder: string): void {
+  const names = ['.env', '.gitignore', ...(isInside(folder) ? [] : ['package.json'])]
+  const found = names.filter((name) => existsSync(path.join(folder, name)))
+  if (found.length > 0) {
+    throw new Error(`${folder} has ${found.join(' and ')} already; name a new folder`)
+  }
+}
+
+/** A folder inside the repository uses its packages and scripts. */
+function isInside(folder: string): boolean {
+  return folder.startsWith(`${ROOT}${path.sep}`)
+}
+
 function writeFolder(folder: string, { id, name }: Made, variables: Variables): void {
   mkdirSync(folder, { recursive: true })
   cpSync(EXAMPLE, folder, { recursive: true, force: false })
   const config = { bots: [{ name, id, source: 'bot.ts', dist: 'bot.ts' }] }
   writeFileSync(path.join(folder, CONFIG), asText(config))
   writeFileSync(path.join(folder, '.gitignore'), '.env\nnode_modules\n')
-  const env = path.join(folder, '.env')
   const lines = Object.entries(variables).map(([variable, value]) => `${variable}=${value}\n`)
-  writeFileSync(env, '', { mode: 0o600 })
-  // An existing file keeps its mode.
-  chmodSync(env, 0o600)
-  writeFileSync(env, lines.join(''))
-  // A folder inside the repository uses its packages and scripts.
-  if (!folder.startsWith(`${ROOT}${path.sep}`)) writePackage(folder)
+  writeFileSync(path.join(folder, '.env'), lines.join(''), { mode: 0o600 })
+  if (!isInside(folder)) writePackage(folder)
 }
 
 function writePackage(folder: string): void {
