@@ -56,8 +56,9 @@ export async function api(
 
 /** Errors: an address of another server, which would receive the token. */
 function resolveTarget(baseUrl: string, target: string): URL {
-  if (!URL.canParse(target)) return new URL(target.replace(/^(?!\/)/, `/${FHIR}`).slice(1), baseUrl)
-  const url = new URL(target)
+  const url = URL.canParse(target)
+    ? new URL(target)
+    : new URL(target.replace(/^(?!\/)/, `/${FHIR}`).slice(1), baseUrl)
   if (url.origin === new URL(baseUrl).origin) return url
   throw new Error(`${target} is not an address of ${baseUrl}, which the client is signed in to`)
 }

@@ -67,6 +67,21 @@ t.test('creates a project, a deploy client and a working bot with init', async (
   t.match(other, { code: 1, stderr: /greeter has a bot already/ })
 })
 
+t.test(
+  'rejects a folder with files that init would overwrite, before it creates anything',
+  async (t) => {
+    const count = async () =>
+      (await botica.superAdmin.get<{ total: number }>('Project?_summary=count')).body.total
+    const before = await count()
+    mkdirSync(join(home, 'app'))
+    for (const name of ['.env', '.gitignore']) write(`app/${name}`, 'mine')
+    const refused = await run('init', 'app')
+    t.match(refused, { code: 1, stderr: /app has \.env and \.gitignore already/ })
+    t.equal(readFileSync(join(home, 'app/.env'), 'utf8'), 'mine')
+    t.equal(await count(), before)
+  },
+)
+
 t.test('prints sign-in instructions with init, again for a folder that has a bot', async (t) => {
   const file = join(folder, '.env')
   t.equal(statSync(file).mode & 0o777, 0o600)
@@ -138,6 +153,9 @@ t.test('sends requests with api, and prints the response or parts of it', async 
   t.equal((await run('api', 'GET', address, '--select', 'gender')).stdout, 'other\n')
   const me = await run('api', 'GET', '/auth/me', '--select', 'profile.resourceType')
   t.equal(me.stdout, 'ClientApplication\n')
+  for (const foreign of ['///127.0.0.2:1/x', '/http://127.0.0.2:1/x', 'http://127.0.0.2:1/x']) {
+    t.match(await run('api', 'GET', foreign), { code: 1, stderr: /is not an address of/ }, foreign)
+  }
 })
 
 t.test('waits for the result of an asynchronous request with api --wait', async (t) => {
