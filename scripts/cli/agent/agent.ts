@@ -56,7 +56,7 @@ class AgentProgram {
   readonly #connection: AgentConnection
   readonly #lines: { readonly level: string; readonly msg: string; readonly timestamp: string }[] =
     []
-  #listening: readonly Listening[] = []
+  #listening: Listening[] = []
 
   constructor(medplum: MedplumClient, agentId: string) {
     this.#medplum = medplum
@@ -66,8 +66,8 @@ class AgentProgram {
   }
 
   async run(): Promise<void> {
-    await this.#load()
     try {
+      await this.#load()
       await this.#connection.run()
     } finally {
       await this.#close()
@@ -80,12 +80,11 @@ class AgentProgram {
     const agent: Agent = await this.#medplum.get(url, { cache: 'reload' })
     await this.#close()
     if (agent.status === 'off') return this.#say('WARN', 'The Agent is off: no channel is served')
-    const opened: Listening[] = []
     for (const channel of agent.channel ?? []) {
       const listening = await this.#open(channel)
-      if (listening !== undefined) opened.push(listening)
+      // Added one by one, so that the next load closes them even if this one fails.
+      if (listening !== undefined) this.#listening.push(listening)
     }
-    this.#listening = opened
   }
 
   async #open({ name, endpoint }: Channel): Promise<Listening | undefined> {
