@@ -165,7 +165,7 @@ async function changed(
   return parametersReply(outputs)
 }
 
-/** A label that gives its code to live has no share any more. */
+/** Labels with the code that becomes live have no share any more. */
 function moveLabel({ services }: OperationCall, from: string, to: string): Change {
   return async (latest, { versions, project }) => {
     const code = codeAt(latest, from) ?? (await findVersion())
@@ -174,7 +174,9 @@ function moveLabel({ services }: OperationCall, from: string, to: string): Chang
     const labels = botLabels(moved)
     return withLabels(
       moved,
-      labels.map((label) => (label.name === from ? withoutShare(label) : label)),
+      labels.map((label) =>
+        codeUrl(label.code) === codeUrl(code.code) ? withoutShare(label) : label,
+      ),
     )
 
     async function findVersion(): Promise<LabelledCode> {

@@ -181,6 +181,14 @@ t.test('sends a share of the calls to a label until the promotion', async (t) =>
   await call(id, 'promote', { share: 10 })
   await call(id, 'promote')
   t.notMatch((await list(id))[0], { share: 10 })
+  await call(id, 'rollback')
+  await call(id, 'promote', { share: 10 })
+  await call(id, 'promote', { from: '1.1.0' })
+  t.notMatch(
+    (await list(id))[0],
+    { share: 10 },
+    'a promotion by version ends the share of its label',
+  )
 })
 
 t.test('rejects impossible promotions and rollbacks', async (t) => {

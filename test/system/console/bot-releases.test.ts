@@ -63,6 +63,8 @@ t.test('gives a label a share of the calls', async (t) => {
 
 t.test('makes a version live, and rolls it back', async (t) => {
   await click(page, 'Make live')
+  await reads(page, 'Calls without a label run version 1.1.0 from now on')
+  await page.press('[data-confirm]')
   await page.shows(`[...document.querySelectorAll('tr')].some((row) =>
     /1\\.1\\.0/.test(row.textContent) && /live/.test(row.textContent))`)
   t.equal((await execute(admin, id)).text, 'two')

@@ -117,13 +117,15 @@ function useColumns({ bot, move, compare, dryRun }: ColumnsOf): readonly Column<
       name: words.actions,
       cell: ({ version, labels }) => {
         if (labels.some(({ name }) => name === LIVE)) return null
-        // A promoted label loses its share.
-        const from = labels[0]?.name ?? version
         return (
           <Group gap="xs" wrap="nowrap">
-            <Button size="xs" variant="light" onClick={() => promote({ from })}>
-              {words.makeLive}
-            </Button>
+            <Confirm
+              label={words.makeLive}
+              confirm={words.makeLive}
+              onConfirm={() => promote({ from: version })}
+            >
+              {fill(words.makeLiveSure, { version })}
+            </Confirm>
             <Button size="xs" variant="default" onClick={() => compare(version)}>
               {words.compare}
             </Button>
