@@ -113,6 +113,8 @@ t.test('a member is made an administrator, deactivated and removed', async (t) =
   await reads(page, 'Saved')
   t.match((await admin.get(`ProjectMembership/${id}`)).body, { admin: true })
   await click(page, 'Deactivate')
+  await reads(page, 'is signed out at once')
+  await page.press('[data-confirm]')
   await reads(page, 'The member can no longer sign in')
   t.match((await admin.get(`ProjectMembership/${id}`)).body, { active: false, admin: true })
   await click(page, 'Remove from the project')
@@ -146,6 +148,31 @@ t.test('the secret of a client is shown once, and rotated', async (t) => {
   await page.press('[role=dialog] [data-confirm]')
   await reads(page, 'The current secret keeps working')
   t.equal((await admin.get(`ClientApplication/${id}`)).body.retiringSecret, undefined)
+  t.same(await barriers(page), [])
+})
+
+t.test('saving rights and clients keeps what the forms do not show', async (t) => {
+  const { id } = await first('ClientApplication?name=Laboratory')
+  const member = await first(`ProjectMembership?profile=ClientApplication/${id}`)
+  const [clientPath, memberPath] = [`ClientApplication/${id}`, `ProjectMembership/${member.id}`]
+  const [one, two] = ['http://localhost/one', 'http://localhost/two']
+  const access = [{ policy: { reference: `AccessPolicy/${policy.id}`, display: 'The ward' } }]
+  const addresses = { redirectUris: [one], redirectUri: two }
+  await admin.put(clientPath, { ...(await admin.get(clientPath)).body, ...addresses })
+  await admin.put(memberPath, { ...(await admin.get(memberPath)).body, access })
+  await page.goto(`${baseUrl}console/members/member/${member.id}`)
+  await page.press('input[name=admin]')
+  await page.write('input[name=description]', 'On the ground floor')
+  await page.value(`document.querySelectorAll('form').forEach((form) => form.requestSubmit())`)
+  await until(async () => (await admin.get(memberPath)).body.admin === true, 60_000)
+  t.match((await admin.get(memberPath)).body, { access })
+  await until(async () => (await admin.get(clientPath)).body.description !== undefined, 60_000)
+  t.match((await admin.get(clientPath)).body, { redirectUris: [one, two] })
+  await admin.put(memberPath, {
+    ...(await admin.get(memberPath)).body,
+    access: undefined,
+    admin: false,
+  })
   t.same(await barriers(page), [])
 })
 

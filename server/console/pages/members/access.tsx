@@ -28,30 +28,44 @@ interface Row {
 
 export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
 
-export function toAccessForm(member: {
+interface AccessElements {
   readonly admin?: boolean
   readonly accessPolicy?: Reference
   readonly access?: readonly ProjectMembershipAccess[]
-}): Access {
-  const { admin = false, accessPolicy, access = [] } = member
+}
+
+export function toAccessForm({ admin = false, accessPolicy, access = [] }: AccessElements): Access {
   return {
     admin,
     accessPolicy: accessPolicy?.reference ?? '',
-    access: access.map(({ policy, parameter = [] }) => ({
-      policy: policy.reference ?? '',
-      parameters: parameter.map(({ name, valueString, valueReference }) => ({
-        name,
-        value: valueReference?.reference ?? valueString ?? '',
-      })),
+    access: access.map(toRow),
+  }
+}
+
+function toRow({ policy, parameter = [] }: ProjectMembershipAccess): Row {
+  return {
+    policy: policy.reference ?? '',
+    parameters: parameter.map(({ name, valueString, valueReference }) => ({
+      name,
+      value: valueReference?.reference ?? valueString ?? '',
     })),
   }
 }
 
-export function toAccessElements({ admin, accessPolicy, access }: Access) {
+/** Keeps the elements of `saved` that the form did not change, with the parts that it does not show. */
+export function toAccessElements(form: Access, saved: AccessElements = {}) {
+  const { admin, accessPolicy, access } = form
+  const rows = new Map(saved.access?.map((one) => [JSON.stringify(toRow(one)), one]))
+  const policy =
+    saved.accessPolicy?.reference === accessPolicy
+      ? saved.accessPolicy
+      : { reference: accessPolicy }
   return {
     admin,
-    ...(accessPolicy === '' ? {} : { accessPolicy: { reference: accessPolicy } }),
-    ...(access.length === 0 ? {} : { access: access.map(toMembershipAccess) }),
+    ...(accessPolicy === '' ? {} : { accessPolicy: policy }),
+    ...(access.length === 0
+      ? {}
+      : { access: access.map((row) => rows.get(JSON.stringify(row)) ?? toMembershipAccess(row)) }),
   }
 }
 

@@ -123,14 +123,15 @@ export function ClientPart({ id }: { readonly id: string }) {
       {(client) => {
         const { name = '', description = '', redirectUris = [], redirectUri, meta } = client
         const { redirectUris: _, redirectUri: __, description: ___, ...others } = client
-        const addresses = redirectUris.length > 0 ? redirectUris : [redirectUri ?? '']
+        // Both elements are valid addresses of the client.
+        const addresses = new Set([...redirectUris, ...(redirectUri ? [redirectUri] : [])])
         return (
           <Stack>
             <Rotation client={client} />
             <Form
               key={id}
               name={`client:${id}`}
-              saved={{ name, description, redirectUris: addresses.join('\n') }}
+              saved={{ name, description, redirectUris: [...addresses].join('\n') }}
               edits={{ path: address, version: meta?.versionId }}
               send={(values: Values, { version }) =>
                 replaceVersion(address, { ...others, ...toClientBody(values) }, version)

@@ -66,7 +66,7 @@ function Member({ member, address }: Props) {
           send={(values, { version }) =>
             replaceVersion<ProjectMembership>(
               address,
-              { ...others, ...toAccessElements(values) },
+              { ...others, ...toAccessElements(values, member) },
               version,
             )
           }
@@ -101,9 +101,19 @@ function Actions({ member, address }: Props) {
   })
   return (
     <>
-      <Button variant="default" loading={change.isPending} onClick={() => change.mutate()}>
-        {isActive ? words.deactivate : words.activate}
-      </Button>
+      {isActive ? (
+        <Confirm
+          label={words.deactivate}
+          confirm={words.deactivate}
+          onConfirm={() => change.mutate()}
+        >
+          <Text size="sm">{fill(words.deactivateHint, { name: profileDisplayName(member) })}</Text>
+        </Confirm>
+      ) : (
+        <Button variant="default" loading={change.isPending} onClick={() => change.mutate()}>
+          {words.activate}
+        </Button>
+      )}
       <Confirm label={words.remove} confirm={words.remove} onConfirm={() => remove.mutate()}>
         <Text size="sm">{fill(words.removeHint, { name: profileDisplayName(member) })}</Text>
       </Confirm>
