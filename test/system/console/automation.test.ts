@@ -80,6 +80,7 @@ t.test('a schedule is changed and removed on the page of its bot', async (t) => 
   await reads(page, 'must have five fields')
   t.same(await barriers(page), [])
   await click(page, 'Remove the schedule')
+  await page.press('[data-confirm]')
   await eventually(async () => ((await schedule()).cron === undefined ? true : undefined))
   t.same(await schedule(), { cron: undefined, zone: undefined })
 })

@@ -6,6 +6,7 @@ import { useState } from 'react'
 import { replaceVersion, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum, useMe } from '../../client/session.ts'
+import { Confirm } from '../../parts/confirm.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import schedules from '../../texts/schedules.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'
@@ -86,9 +87,13 @@ function Fields({ bot, cron, zone, after }: FieldsProps) {
           {words.save}
         </Button>
         {cron !== undefined && (
-          <Button variant="default" onClick={() => save.mutate(withoutSchedule(bot))}>
-            {words.remove}
-          </Button>
+          <Confirm
+            label={words.remove}
+            confirm={words.remove}
+            onConfirm={() => save.mutate(withoutSchedule(bot))}
+          >
+            <Text size="sm">{words.removeHint}</Text>
+          </Confirm>
         )}
       </Group>
     </Stack>
