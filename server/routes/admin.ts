@@ -37,6 +37,7 @@ import {
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
 
 const MEMBER_ID = 'Errors: 404 for a member of another Project.'
+const READ_VERSION = 'With `If-Match`, only if the Project has this version; otherwise 412.'
 const TEXTS: RouteTexts = {
   'POST /Project': {
     summary: 'Create a project',
@@ -51,7 +52,8 @@ const TEXTS: RouteTexts = {
     summary: 'Read a project',
     description: 'Includes secrets and settings for administrators.',
     answer: {
-      project: 'object: id, name, secret, site, setting, systemSetting and features',
+      project:
+        'object: id, meta.versionId, name, secret, site, setting, systemSetting and features',
       load: 'object: Load units of this minute, where there is a quota: memberLimit, limit, used',
     },
   },
@@ -214,21 +216,21 @@ const TEXTS: RouteTexts = {
   },
   'POST /projects/:id/secrets': {
     summary: 'Replace the secrets of bots',
-    description: 'Replaces all secrets; bots read them from `event.secrets`.',
+    description: `Replaces all secrets; bots read them from \`event.secrets\`. ${READ_VERSION}`,
     body: 'Settings',
     example: [{ name: 'PARTNER_KEY', valueString: 'a key' }],
     answer: 'Project',
   },
   'POST /projects/:id/settings': {
     summary: 'Replace the settings of a project',
-    description: 'Replaces all settings; see docs/projects.md.',
+    description: `Replaces all settings; see docs/projects.md. ${READ_VERSION}`,
     body: 'Settings',
     example: [{ name: 'BOT_INPUT_ARCHIVE', valueBoolean: true }],
     answer: 'Project',
   },
   'POST /projects/:id/sites': {
     summary: 'Replace the sites of a project',
-    description: 'Each site has a name, domains, and Google and reCAPTCHA keys.',
+    description: `Each site has a name, domains, and Google and reCAPTCHA keys. ${READ_VERSION}`,
     body: 'Settings',
     example: [{ name: 'Portal', domain: ['portal.example.org'] }],
     answer: 'Project',
@@ -284,8 +286,9 @@ export function adminRoutes(web: Web): RouteFamily {
     routes.post(`/projects/:id/${path}`, 'administrator', async (ctx) => {
       const body = await readJson(ctx)
       const { principal } = writer(ctx)
-      const id = ctx.params.id ?? ''
-      const written = await replaceProjectList(services, principal, { projectId: id, list, body })
+      const options = ifMatchOptions(ctx)
+      const replacement = { projectId: ctx.params.id ?? '', list, body, options }
+      const written = await replaceProjectList(services, principal, replacement)
       sendVersion(ctx, 200, written, baseUrl)
     })
   }

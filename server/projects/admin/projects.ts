@@ -18,7 +18,7 @@ import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import type { WriteResult } from '../../../shared/store/rows/version.ts'
+import type { WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireProviderRight } from '../../../shared/store/write/authorize.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
 
@@ -64,8 +64,9 @@ export async function readProject(
     projectId,
   )
   const { id, name, secret, site, setting, systemSetting, features } = parseVersion(version)
+  const versionId = String(version.ver)
   return {
-    project: { id, name, secret, site, setting, systemSetting, features },
+    project: { id, meta: { versionId }, name, secret, site, setting, systemSetting, features },
     ...(quota === undefined ? {} : { load: projectUsage(load, projectId, quota) }),
   }
 }
@@ -84,26 +85,28 @@ interface ListReplacement {
   readonly projectId: string
   readonly list: ProjectList
   readonly body: unknown
+  readonly options: WriteOptions
 }
 
-/** Errors: 403, 404, 400 with one issue per item. */
+/** Errors: 403, 404, 400 with one issue per item, 412. */
 export async function replaceProjectList(
   { repository, principals }: Services,
   caller: Principal,
-  { projectId, list, body }: ListReplacement,
+  { projectId, list, body, options }: ListReplacement,
 ): Promise<WriteResult> {
   const project = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'update'])
   const items = checkedItems(list, body)
   const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   return await repository.transaction(async (inside) => {
-    const written = await inside.patch(actor, { type: 'Project', id: projectId }, (current) => {
+    const replace = (current: Resource) => {
       const { [list]: _, ...rest } = current
       // FHIR does not allow empty arrays, so the element is removed.
       const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
       requireValid(next, { strict: true })
       return next
-    })
+    }
+    const written = await inside.patch(actor, { type: 'Project', id: projectId }, replace, options)
     await recordChange(inside, caller, {
       project,
       interaction: 'update',

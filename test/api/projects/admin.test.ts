@@ -137,6 +137,18 @@ t.test('bad fields are listed, one issue each', async (t) => {
   })
 })
 
+t.test('replaces a list of the version that was read, with If-Match', async (t) => {
+  type Read = { project: { meta: { versionId: string } } }
+  const path = `/admin/projects/${projectId}`
+  const read = await projectAdmin.get<Read>(path)
+  const match = { 'If-Match': `W/"${read.body.project.meta.versionId}"` }
+  const replace = (name: string) =>
+    projectAdmin.post(`${path}/secrets`, [{ name, valueString: name }], match)
+  t.match(await replace('first'), { status: 200, body: { secret: [{ name: 'first' }] } })
+  t.equal((await replace('second')).status, 412)
+  t.match(await projectAdmin.get(path), { body: { project: { secret: [{ name: 'first' }] } } })
+})
+
 t.test('rejects unknown fields of a call with their names', async (t) => {
   const place = `/admin/projects/${projectId}`
   const unknown = (name: string) => ({

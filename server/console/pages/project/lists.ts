@@ -14,14 +14,20 @@ interface Answer {
   readonly project: { readonly [N in keyof Lists]?: readonly Lists[N][] }
 }
 
-/** Changes the list as it is now: others may have changed it since the page was opened. */
+/**
+ * Changes the list as it is now: others may have changed it since the page was opened. Errors: 412 if the project
+ * changes at the same moment.
+ */
 export async function changeList<N extends keyof Lists>(
   address: string,
   name: N,
   change: (items: readonly Lists[N][]) => readonly Lists[N][],
 ): Promise<unknown> {
-  const { project }: Answer = await medplum.get(address, { cache: 'no-store' })
-  return await medplum.post(`${address}/${PATHS[name]}`, change(project[name] ?? []))
+  const answer = await medplum.get(address, { cache: 'no-store' })
+  const headers = { 'If-Match': `W/"${answer.project.meta.versionId}"` }
+  const { project }: Answer = answer
+  const items = change(project[name] ?? [])
+  return await medplum.post(`${address}/${PATHS[name]}`, items, undefined, { headers })
 }
 
 /** Puts items in place of those of the same names. */
