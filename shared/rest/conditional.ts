@@ -17,9 +17,10 @@ import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
+import { afterDeletions, writeAudited } from './audited-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
-import { acceptResource, afterDeletions, finishWrite, mayAskBots } from './interaction.ts'
+import { acceptResource, finishWrite, mayAskBots } from './interaction.ts'
 import { beforeDelete, beforeWrite } from './pre-commit.ts'
 import { patchFrom, withAccount } from './write.ts'
 
@@ -31,19 +32,21 @@ export async function createConditional(
   type: string,
   criteria: string,
 ): Promise<FhirReply> {
-  const { services, principal, request } = context
+  const { principal, request } = context
   const condition = await readFullCondition(context, type, parseCriteriaQuery(criteria))
   const sent = withAccount(context, readJson(request))
   const body = await withLiteralReferences(context, sent)
   const { resource, warnings } = await acceptResource(context, type, body)
-  const written = mayAskBots(context)
-    ? await createAsking(context, resource, condition)
-    : await services.repository.createConditional(principal, resource, condition)
-  const isMatch = written.outcome !== 'created'
-  if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
-    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
-  }
-  return finishWrite(context, written, warnings)
+  return writeAudited(context, type, async (inside) => {
+    const written = mayAskBots(context)
+      ? await createAsking(inside, resource, condition)
+      : await inside.services.repository.createConditional(principal, resource, condition)
+    const isMatch = written.outcome !== 'created'
+    if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
+      throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+    }
+    return finishWrite(inside, written, warnings)
+  })
 }
 
 /** Runs bots only if a resource is created. */
@@ -75,20 +78,21 @@ async function findMatch(
 }
 
 export async function updateConditional(context: FhirContext, type: string): Promise<FhirReply> {
-  const { services, principal, request } = context
+  const { principal, request } = context
   const condition = await readFullCondition(context, type, request.query)
   const body = await withLiteralReferences(context, readJson(request))
   const { resource, warnings } = await acceptResource(context, type, body)
   const options = { ...writeOptions(request), mustExist: demandsExistence(request) }
-  const { repository } = services
   const next = mayAskBots(context)
     ? await askedAbout(context, resource, condition, options)
     : resource
-  const written = await repository.updateConditional(principal, next, condition, {
-    ...options,
-    keepId: next !== resource,
+  return writeAudited(context, type, async (inside) => {
+    const written = await inside.services.repository.updateConditional(principal, next, condition, {
+      ...options,
+      keepId: next !== resource,
+    })
+    return finishWrite(inside, written, warnings)
   })
-  return finishWrite(context, written, warnings)
 }
 
 /** Returns the resource to write if still nothing matches. */
@@ -134,12 +138,16 @@ export function mostDeletions({ count }: SearchRequest, query: URLSearchParams):
 }
 
 export async function deleteConditional(context: FhirContext, type: string): Promise<FhirReply> {
-  const { services, principal, request } = context
+  const { principal, request } = context
   const condition = await readFullCondition(context, type, request.query)
   const limit = mostDeletions(condition, request.query)
   if (mayAskBots(context)) await askAboutMatches(context, condition, limit)
-  const deleted = await services.repository.deleteConditional(principal, condition, limit)
-  return deletedReply(context, await afterDeletions(context, deleted))
+  const warnings = await writeAudited(context, type, async (inside) => {
+    const { repository } = inside.services
+    const deleted = await repository.deleteConditional(principal, condition, limit)
+    return afterDeletions(inside, deleted)
+  })
+  return deletedReply(context, warnings)
 }
 
 /** Sequential; more than the maximum is rejected anyway. */

@@ -1,15 +1,9 @@
 /**
- * Steps shared by several interactions: validation of a body and its profiles, the record of a write and its reply,
- * paged replies. https://hl7.org/fhir/R4/profiling.html#resources
+ * Steps shared by several interactions: validation of a body and its profiles, the reply of a write, paged replies.
+ * https://hl7.org/fhir/R4/profiling.html#resources
  */
 
-import {
-  type Principal,
-  type ProjectContext,
-  servicePrincipal,
-  systemPrincipal,
-} from '../access/principal.ts'
-import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import {
   allOk,
   badRequest,
@@ -17,7 +11,6 @@ import {
   created,
   type Issue,
   invalid,
-  issue,
   outcome,
   tooCostly,
 } from '../core/errors.ts'
@@ -25,11 +18,7 @@ import { yieldTurn } from '../core/yielding.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isTypeCanonical } from '../fhir/published.ts'
-import { isObject, isResource, parseReference, type Resource, targetIn } from '../fhir/resource.ts'
-import { addMail, type Mail } from '../outbound/mails.ts'
-import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
-import { readUser } from '../projects/users.ts'
-import { changedFields, recordChange } from '../request/admin-audit.ts'
+import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { createSigner, toBinaryPath } from '../request/binary/attachments.ts'
 import {
   absoluteUrl,
@@ -47,8 +36,7 @@ import type { Services } from '../request/services.ts'
 import { find } from '../store/lookups.ts'
 import { normalId } from '../store/rows/context.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/rows/custom-parameters.ts'
-import { maskedFor, parseVersion } from '../store/rows/rows.ts'
-import type { Deletion, WriteResult } from '../store/rows/version.ts'
+import type { WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import {
   type CheckedResource,
@@ -59,6 +47,7 @@ import {
 } from '../validation/profile-run.ts'
 import { toFhirPath } from '../validation/shapes.ts'
 import { requireValid } from '../validation/validate.ts'
+import { recordWrite } from './audited-writes.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 export interface Accepted {
@@ -278,21 +267,13 @@ function requireFew(claims: readonly Claim[]): void {
   }
 }
 
-const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
 /** Records the write and replies as the Prefer header requests. */
 export async function finishWrite(
   context: FhirContext,
   written: WriteResult,
   warnings: readonly Issue[] = [],
 ): Promise<FhirReply> {
-  const { type, outcome } = written
-  const isByMember = context.principal.membershipId !== undefined
-  if (ADMINISTRATIVE.has(type) && isByMember && outcome !== 'unchanged') {
-    await auditWrite(context, written)
-    if (type === 'ProjectMembership' && outcome === 'created') {
-      await claimUser(context, parseVersion(written))
-    }
-  }
+  await recordWrite(context, written)
   return writeReply(context, written, warnings)
 }
 
@@ -318,76 +299,4 @@ function writeReply(
   }
   const { id, issue } = isNew ? created : allOk
   return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
-}
-
-async function auditWrite(
-  { services, principal }: FhirContext,
-  written: WriteResult,
-): Promise<void> {
-  const { type, id, ver, outcome } = written
-  const before = ver === 1 ? undefined : await versionBefore(services, principal, { type, id, ver })
-  await recordChange(services.repository, principal, {
-    project: principal.project,
-    interaction: outcome === 'created' ? 'create' : 'update',
-    target: `${type}/${id}`,
-    fields: changedFields(before ?? {}, parseVersion(written)),
-  })
-}
-
-/** Revokes unproven credentials of a user added as a member without an invite, and notifies the user by mail. */
-async function claimUser(
-  { services, principal }: FhirContext,
-  membership: Resource,
-): Promise<void> {
-  const [reference, project] = [membership.user, membership.project].map((value) => targetIn(value))
-  if (reference?.type !== 'User' || project === undefined) return
-  const { repository, config, database, principals } = services
-  const user = await readUser(repository, reference.id)
-  if (user === undefined || isProven(user)) return
-  const name = (await principals.project(project.id))?.name ?? project.id
-  const addProjectMail = (id: string, mail: Mail) => addMail(database, id, mail)
-  const admission = { config, repository, addMail: addProjectMail }
-  await takeIn(
-    admission,
-    servicePrincipal(SYSTEM_PROJECT, principal),
-    { id: project.id, name },
-    user,
-  )
-  await revokeUnprovenLogins(services, reference.id)
-}
-
-/** Redacted like the new version, so that invisible elements do not count as changes. */
-async function versionBefore(
-  { repository }: FhirContext['services'],
-  principal: Principal,
-  { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
-): Promise<Resource | undefined> {
-  const before = await repository.readVersion(system, type, id, String(ver - 1))
-  return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
-}
-
-/** Sequential: each deletion is audited. */
-export async function afterDeletions(
-  interaction: CallerContext,
-  deleted: readonly Deletion[],
-): Promise<readonly Issue[]> {
-  const all = await Array.fromAsync(deleted, (deletion) => afterDeletion(interaction, deletion))
-  return all.flat()
-}
-
-/** Adds the AuditEvent of a deletion; returns warnings, such as a disabled login. */
-export async function afterDeletion(
-  { services, principal }: CallerContext,
-  { type, id, membership }: Deletion,
-): Promise<readonly Issue[]> {
-  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
-    await recordChange(services.repository, principal, {
-      project: principal.project,
-      interaction: 'delete',
-      target: `${type}/${id}`,
-    })
-  }
-  if (membership === undefined) return []
-  const text = `The login of ProjectMembership/${membership} works no more`
-  return [issue('warning', 'business-rule', text)]
 }

@@ -1,6 +1,6 @@
 /**
  * Writes one resource for REST, bundle entries, GraphQL and bots: accept (interaction.ts), ask a pre-commit bot
- * (pre-commit.ts), write (store/write/write.ts), record and reply (interaction.ts).
+ * (pre-commit.ts), write (store/write/write.ts), record (audited-writes.ts), reply (interaction.ts).
  * https://hl7.org/fhir/R4/http.html#create
  */
 import { randomUUIDv7 } from 'node:crypto'
@@ -36,13 +36,12 @@ import {
   rejectSocketChange,
   storedOrHeld,
 } from '../subscriptions/socket-subscriptions.ts'
+import { afterDeletion, afterDeletions, writeAudited } from './audited-writes.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
 import { literalReferences, withLiteralReferences } from './conditional-references.ts'
 import {
   type Accepted,
   acceptResource,
-  afterDeletion,
-  afterDeletions,
   finishWrite,
   mayAskBots,
   requireSameId,
@@ -73,8 +72,10 @@ export async function createFrom(
   const made = id === undefined ? resource : { ...resource, id }
   const next = mayAskBots(context) ? await beforeWrite(context, 'create', made) : made
   const keepId = next.id !== undefined
-  const written = await services.repository.create(principal, next, { keepId })
-  return finishWrite(context, written, warnings)
+  return writeAudited(context, type, async (inside) => {
+    const written = await inside.services.repository.create(principal, next, { keepId })
+    return finishWrite(inside, written, warnings)
+  })
 }
 
 /** A stored version, with the warnings of its validation. */
@@ -210,12 +211,14 @@ export async function updateFrom(
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(context, type, id)
   const next = await beforeWrite(context, 'update', { ...resource, id }, options.ifMatch)
-  const written = await storedOrHeld(
-    type,
-    () => services.repository.update(principal, next, options),
-    () => rejectSocketChange(services, principal, id),
-  )
-  return finishWrite(context, written, warnings)
+  return writeAudited(context, type, async (inside) => {
+    const written = await storedOrHeld(
+      type,
+      () => inside.services.repository.update(principal, next, options),
+      () => rejectSocketChange(services, principal, id),
+    )
+    return finishWrite(inside, written, warnings)
+  })
 }
 
 export async function acceptUpdate(
@@ -248,12 +251,14 @@ export async function patchFrom(
   const change = patchedBy(context, type, body)
   const options = { ...writeOptions(request), largest: services.config.maxBodyBytes, check }
   if (demandsExistence(request)) await requireExisting(context, type, id)
-  const written = await storedOrHeld(
-    type,
-    () => patchWithPreCommit(context, { type, id, apply: change, options }),
-    () => rejectSocketChange(services, principal, id),
-  )
-  return finishWrite(context, written)
+  return writeAudited(context, type, async (inside) => {
+    const written = await storedOrHeld(
+      type,
+      () => patchWithPreCommit(inside, { type, id, apply: change, options }),
+      () => rejectSocketChange(services, principal, id),
+    )
+    return finishWrite(inside, written)
+  })
 }
 
 /** Applies a patch to a version and validates the result. Errors: 400 for an invalid patch. */
@@ -278,12 +283,14 @@ export async function remove(context: FhirContext, type: string, id: string): Pr
   const options = writeOptions(request)
   if (demandsExistence(request)) await requireExisting(context, type, id)
   await beforeDelete(context, type, id, options.ifMatch)
-  const deletion = await storedOrHeld(
-    type,
-    () => services.repository.delete(principal, type, id, options),
-    () => deleteSocketSubscription(services, principal, id),
-  )
-  const warnings = await afterDeletion(context, deletion)
+  const { deletion, warnings } = await writeAudited(context, type, async (inside) => {
+    const deletion = await storedOrHeld(
+      type,
+      () => inside.services.repository.delete(principal, type, id, options),
+      () => deleteSocketSubscription(services, principal, id),
+    )
+    return { deletion, warnings: await afterDeletion(inside, deletion) }
+  })
   const headers = { ETag: formatEtag(deletion) }
   if (context.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)

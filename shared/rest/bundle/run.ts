@@ -27,8 +27,9 @@ import {
 import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
+import { afterDeletion, writeAudited } from '../audited-writes.ts'
 import { checkMatch, deletedReply } from '../conditional.ts'
-import { acceptResource, afterDeletion, finishWrite } from '../interaction.ts'
+import { acceptResource, finishWrite } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
@@ -145,13 +146,16 @@ async function deleteMatches(
   matches: readonly Version[],
   isLocked: boolean,
 ): Promise<FhirReply> {
-  const { services, principal } = context
+  const { principal } = context
   if (!may(principal, type, 'delete')) throw forbidden()
   const [only] = isLocked ? [] : matches
   if (only === undefined) return deletedReply(context)
   await beforeDelete(context, type, only.id)
-  const deleted = await services.repository.delete(principal, type, only.id)
-  return deletedReply(context, await afterDeletion(context, deleted))
+  const warnings = await writeAudited(context, type, async (inside) => {
+    const deleted = await inside.services.repository.delete(principal, type, only.id)
+    return afterDeletion(inside, deleted)
+  })
+  return deletedReply(context, warnings)
 }
 
 /** Errors: 400 for an entry without a resource. */
@@ -180,20 +184,22 @@ async function createMatched(
   identity: Identity,
   body: Resource,
 ): Promise<FhirReply> {
-  const { services, principal } = context
+  const { principal } = context
   const { type, id, condition } = identity
   if (condition === undefined) return createFrom(context, type, body, id)
   const sent = withAccount(context, { ...body, id })
   const { resource, warnings } = await acceptResource(context, type, sent)
   const next = await beforeWrite(context, 'create', resource)
-  const { repository } = services
   const options = { keepId: true, isMissing: true }
-  const written = await repository.createConditional(principal, next, condition, options)
-  if (written.id !== id) takeMatch(identity, identities, written)
-  if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
-    return updateFrom(context, type, written.id, { ...body, id: written.id })
-  }
-  return finishWrite(context, written, warnings)
+  return writeAudited(context, type, async (inside) => {
+    const { repository } = inside.services
+    const written = await repository.createConditional(principal, next, condition, options)
+    if (written.id !== id) takeMatch(identity, identities, written)
+    if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
+      return updateFrom(inside, type, written.id, { ...body, id: written.id })
+    }
+    return finishWrite(inside, written, warnings)
+  })
 }
 
 /** A JSON Patch is sent as a Binary. https://hl7.org/fhir/R4/http.html#patch */
