@@ -23,7 +23,11 @@ const TEXTS: RouteTexts = {
     query: { client_id: 'text!: The app', redirect_uri: 'text!: Its address' },
     answer: 'text/html',
   },
-  'GET /signin': { summary: 'The page of a sign-in', answer: 'text/html' },
+  'GET /signin': {
+    summary: 'The page of a sign-in',
+    query: { project_id: 'text: The project of an account of one project' },
+    answer: 'text/html',
+  },
   'GET /resetpassword': {
     summary: 'The page that mails a link',
     query: { project_id: 'text: The project of an account of one project' },

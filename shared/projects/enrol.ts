@@ -156,8 +156,9 @@ async function enrolIn(
     fields: givenFields(parseVersion(membership)),
   })
   const isNew = known === undefined || !isProven(known)
-  if (isNew) await invite(services, inside, { home: inviter, mail: enrollee, user, isVoid })
-  else await welcome(services, inside, inviter, enrollee)
+  const mailed = { home: inviter, mail: enrollee, user, isVoid }
+  if (isNew) await invite(services, inside, mailed)
+  else await welcome(services, inside, mailed)
   return { membership, outcome: 'created', unprovenUserId }
 }
 
@@ -312,11 +313,10 @@ async function invite(
 async function welcome(
   { config }: Services,
   inside: Transaction,
-  { project }: Inviter,
-  { email, sendEmail }: Enrollee,
+  { home: { project }, mail: { email, sendEmail }, user }: Invited,
 ): Promise<void> {
   if (email === undefined || !sendEmail) return
-  await inside.addMail(project.id, welcomeMail(config, email, project.name))
+  await inside.addMail(project.id, welcomeMail(config, user, project.name))
 }
 
 function exactly(code: string, value: string): Condition {

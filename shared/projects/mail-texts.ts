@@ -52,19 +52,20 @@ export function knownAddressMail(settings: Settings, to: string, link: SecurityL
   const { productName } = settings
   return composed('registration', { ...link, email: to }, `Your registration on ${productName}`, [
     `Someone, probably you, tried to register with this address on ${productName}. It has an account already.`,
-    `Please sign in with it: ${settings.appUrl}signin`,
+    `Please sign in with it: ${pageUrl(settings, 'signin', link.accountProject)}`,
     'If you have forgotten the password, choose another by this link. It works once, for an hour:',
     `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
     'If it was not you, nothing needs to be done.',
   ])
 }
 
-export function welcomeMail(settings: Settings, to: string, projectName: string): Mail {
+export function welcomeMail(settings: Settings, user: Resource, projectName: string): Mail {
   const { productName } = settings
-  return composed('welcome', { email: to }, `${productName}: Welcome to ${projectName}`, [
+  const subject = `${productName}: Welcome to ${projectName}`
+  return composed('welcome', addressAccount(user), subject, [
     `You are now a member of ${projectName} on ${productName}.`,
     'Please sign in:',
-    `${settings.appUrl}signin`,
+    pageUrl(settings, 'signin', projectOfUser(user)),
   ])
 }
 
@@ -103,7 +104,7 @@ export function accountChangedMail(settings: Settings, user: Resource, what: Acc
   return composed('account-changed', addressAccount(user), `${productName} Sign-In Changed`, [
     `Your account on ${productName}: ${what}.`,
     'If it was not you, contact the administrators of your project, and choose another password at once:',
-    resetUrl(settings, user),
+    pageUrl(settings, 'resetpassword', projectOfUser(user)),
   ])
 }
 
@@ -114,14 +115,17 @@ export function codeMail(settings: Settings, user: Resource, code: string): Mail
     `This code continues your sign-in to ${productName}. It works once, for ten minutes:`,
     code,
     'If you are not signing in, another person knows your password. Choose another one by this link:',
-    resetUrl(settings, user),
+    pageUrl(settings, 'resetpassword', projectOfUser(user)),
   ])
 }
 
 /** An account of one project is found in that project only. */
-function resetUrl({ appUrl }: Settings, user: Resource): string {
-  const project = projectOfUser(user)
-  return `${appUrl}resetpassword${project === undefined ? '' : `?project_id=${project}`}`
+function pageUrl(
+  { appUrl }: Settings,
+  page: 'signin' | 'resetpassword',
+  project: string | undefined,
+): string {
+  return `${appUrl}${page}${project === undefined ? '' : `?project_id=${project}`}`
 }
 
 interface SubscriptionText {

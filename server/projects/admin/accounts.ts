@@ -151,7 +151,7 @@ export async function inviteAgain(
       fields: ['invitation'],
     })
     if (!isOwn && isProven(user)) {
-      await inside.addMail(project.id, welcomeMail(config, email, project.name))
+      await inside.addMail(project.id, welcomeMail(config, user, project.name))
       return undefined
     }
     const isVoid = await voidCredentials(inside, user)

@@ -205,8 +205,14 @@ t.test('mails new and known users', async (t) => {
   await invite(other.admin, other.project.id, { email })
   const [, , joined] = await mailsTo(services, email)
   t.match(joined, { kind: 'welcome', subject: /^Botica: Welcome to Ward <b>& Bcc/ })
-  t.match(joined?.text, `${services.config.appUrl}signin`)
+  t.match(joined?.text, `${services.config.appUrl}signin\n`)
   t.match(joined?.html, 'Ward &#60;b&#62;&#38;')
+  const scoped = { email: anEmail(), scope: 'project' }
+  const password = 'correct horse battery'
+  t.equal((await invite(admin, projectId, { ...scoped, password })).status, 200)
+  t.equal((await invite(admin, projectId, { ...scoped, forceNewMembership: true })).status, 200)
+  const own = (await mailsTo(services, scoped.email)).at(-1)
+  t.match(own, { kind: 'welcome', text: `signin?project_id=${projectId}\n` })
   for (const sendEmail of [false, 'false']) {
     const silent = anEmail()
     t.equal((await invite(admin, projectId, { email: silent, sendEmail })).status, 200)

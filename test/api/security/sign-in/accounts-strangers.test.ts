@@ -205,6 +205,10 @@ t.test('hides whether an address is registered in a Project', async (t) => {
   t.equal((await anonymous.post('/auth/newpatient', { login: body.login, projectId })).status, 400)
   t.equal((await setByLink(email)).status, 200)
   t.equal((await logIn(email, OWNERS, { projectId })).status, 200)
+  await register(email, STRANGERS, { projectId })
+  const last = async () => (await mailsTo(services, email)).at(-1)?.text ?? ''
+  await until(async () => (await last()).includes('has an account already'), 60_000)
+  t.match(await last(), `signin?project_id=${projectId}\n`)
 })
 
 t.test(
