@@ -3,6 +3,7 @@ import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
 import { claimsService, implementationReferences } from '../access/guarded/elements.ts'
 import { hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
+import { checkAgentSettings, checkUserOptions } from '../access/known-settings.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { requireSupported } from '../access/unsupported-elements.ts'
@@ -116,7 +117,8 @@ const configurationRules: readonly WriteRule[] = [
   checkForm(resource: Resource) {
     requireSupported(resource)
     if (type === 'OperationDefinition') checkImplementation(resource)
-    if (type === 'UserConfiguration') checkQuota(resource)
+    if (type === 'Agent') checkAgentSettings(resource)
+    if (type === 'UserConfiguration') checkUserOptions(resource)
   },
   check: async (attempt: WriteAttempt) => void checkGuarded(attempt),
   checkDeletion: (store: StoreContext, principal: Principal, id: string) =>
@@ -131,20 +133,6 @@ function checkImplementation(definition: Resource): void {
   if (others.length > 0) throw badRequest('An operation has one implementation', path)
   if (targetIn(first.value)?.type === 'Bot') return
   throw badRequest('The implementation must be a reference to a Bot, as valueReference', path)
-}
-
-/** Errors: 400 for a `fhirQuota` that would not apply. */
-function checkQuota({ option }: Resource): void {
-  const quotas = asArray(option).flatMap((item, i) =>
-    isObject(item) && item.id === 'fhirQuota'
-      ? [{ item, path: `UserConfiguration.option[${i}]` }]
-      : [],
-  )
-  for (const [n, { item, path }] of quotas.entries()) {
-    if (n > 0) throw badRequest('fhirQuota may be given once', path)
-    if (item.valueInteger === undefined)
-      throw badRequest('fhirQuota must have a valueInteger', path)
-  }
 }
 
 function auditEventRule(baseUrl: string | undefined): WriteRule {

@@ -1,6 +1,6 @@
 /** Checks the credentials of a ClientApplication. */
 import { hash, timingSafeEqual } from 'node:crypto'
-import { invalid, issue } from '../../core/errors.ts'
+import { type Issue, invalid, issue } from '../../core/errors.ts'
 import { asArray, isObject, type Resource } from '../../fhir/resource.ts'
 import { BY_CA, BY_THUMBPRINT, certificateIssues, provesByCertificate } from './certificates.ts'
 
@@ -28,7 +28,7 @@ const AUTH_METHODS: readonly unknown[] = [
   BY_THUMBPRINT,
 ]
 
-/** Errors: 400 for unreadable lifetimes, unknown methods, unsafe redirect addresses and certificates without a use. */
+/** Errors: 400 for unreadable lifetimes, unknown methods, unsafe or unusable addresses and certificates without a use. */
 export function checkClient(client: Resource): void {
   const lifetimes = ['accessTokenLifetime', 'refreshTokenLifetime'].flatMap((name) => {
     const value = client[name]
@@ -46,7 +46,12 @@ export function checkClient(client: Resource): void {
     const text = `${name} must be https, http on a loopback address, or a private scheme with a dot`
     return [issue('error', 'invalid', text, { expression: `ClientApplication.${name}` })]
   })
-  const issues = [...lifetimes, ...addresses, ...certificateIssues(client)]
+  const issues = [
+    ...lifetimes,
+    ...addresses,
+    ...webAddressIssues(client),
+    ...certificateIssues(client),
+  ]
   const field = 'ClientApplication.tokenEndpointAuthMethod'
   const text = `tokenEndpointAuthMethod must be one of ${AUTH_METHODS.slice(1).join(', ')}`
   const isKnown = AUTH_METHODS.includes(client.tokenEndpointAuthMethod)
@@ -60,6 +65,36 @@ export function checkClient(client: Resource): void {
     )
   }
   if (issues.length > 0) throw invalid(issues)
+}
+
+const WEB_URL = 'must be an absolute http or https URL'
+const ORIGIN =
+  'must be an origin as browsers send it, such as https://app.example.org, without a path or slash'
+
+/** Addresses that the service or a browser opens, and origins that are compared with those of requests. */
+function webAddressIssues({ jwksUri, launchUri, allowedOrigin }: Resource): readonly Issue[] {
+  const origins = asArray(allowedOrigin).map((value, i) => {
+    return { name: `allowedOrigin[${i}]`, isUsable: isOrigin(value), rule: ORIGIN }
+  })
+  const urls = Object.entries({ jwksUri, launchUri }).map(([name, value]) => {
+    return { name, isUsable: value === undefined || isWebUrl(value), rule: WEB_URL }
+  })
+  return [...urls, ...origins].flatMap(({ name, isUsable, rule }) => {
+    if (isUsable) return []
+    const expression = `ClientApplication.${name}`
+    return [issue('error', 'invalid', `${name} ${rule}`, { expression })]
+  })
+}
+
+function isWebUrl(value: unknown): value is string {
+  if (typeof value !== 'string' || !PRINTABLE.test(value)) return false
+  return /^https?:\/\//i.test(value) && URL.canParse(value)
+}
+
+/** Origins of apps have other schemes: https://www.rfc-editor.org/rfc/rfc6454#section-4 */
+function isOrigin(value: unknown): boolean {
+  if (isWebUrl(value)) return new URL(value).origin === value && !value.includes('*')
+  return typeof value === 'string' && /^(?!https?:)[a-z][a-z0-9+.-]*:\/\/[\w.:-]+$/.test(value)
 }
 
 const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/

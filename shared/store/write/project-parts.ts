@@ -1,4 +1,5 @@
 /** Statement parts for the number and the index of a Project. */
+import { requireKnownTypes, type SettingTypes } from '../../access/known-settings.ts'
 import { requireSupported } from '../../access/unsupported-elements.ts'
 import type { Outbound } from '../../core/config/outbound.ts'
 import { badRequest } from '../../core/errors.ts'
@@ -28,6 +29,7 @@ export function projectRule(targets: Outbound): WriteRule {
       checkMailServer(project)
       checkDeadLetterMail(project)
       requireOneSecretEach(project)
+      requireHostNames(project)
     },
     async admit({ before, after }) {
       checkMailTarget(before, after, targets)
@@ -48,7 +50,7 @@ function requireOnePolicyEach({ defaultAccessPolicies: items }: Resource): void 
 }
 
 /** Settings that the service reads; a Project may have others, for its apps. */
-const SETTINGS = {
+const SETTINGS: Readonly<Record<'setting' | 'systemSetting', SettingTypes>> = {
   setting: {
     autoDownloadAllowedUrlPrefixes: 'valueString',
     autoDownloadEnabled: 'valueBoolean',
@@ -79,7 +81,7 @@ const SETTINGS = {
     updateAsCreate: 'valueBoolean',
     userFhirQuota: 'valueInteger',
   },
-} as const
+}
 
 /** Settings that -1 switches off. */
 const CAN_BE_OFF = /(FhirQuota|rateLimit)$/i
@@ -90,35 +92,34 @@ const ONLY_VALUES: Readonly<Record<string, string>> = {
   validateTerminology: 'off',
 }
 
-/** Errors: 400 for a setting of the service that has another value, or is there twice: it would not apply. */
+/** Errors: 400 for a setting of the service that would not apply. */
 function checkSettings(project: Resource): void {
   for (const [element, types] of Object.entries(SETTINGS)) {
-    const items: unknown = project[element]
-    const seen = new Set<string>()
-    for (const [i, item] of (Array.isArray(items) ? items : []).entries()) {
+    const items = asArray(project[element])
+    requireKnownTypes(items, { path: `${PROJECT}.${element}`, key: 'name', types })
+    for (const [i, item] of items.entries()) {
+      if (!isObject(item)) continue
+      const name = String(item.name)
       const path = `${PROJECT}.${element}[${i}]`
-      requireElement(element, item?.name, path)
-      const [name, type] = Object.entries(types).find(([one]) => one === item?.name) ?? []
-      if (name === undefined || type === undefined) continue
-      if (item[type] === undefined) throw badRequest(`${name} must have a ${type}`, path)
-      if (Number(item[type]) < 0 && !CAN_BE_OFF.test(name)) {
+      requireElement(element, name, path)
+      if (!Object.hasOwn(types, name)) continue
+      const value = item[String(types[name])]
+      if (Number(value) < 0 && !CAN_BE_OFF.test(name)) {
         throw badRequest(`${name} must not be negative`, path)
       }
       const only = ONLY_VALUES[name]
-      if (only !== undefined && item[type] !== only) {
+      if (only !== undefined && value !== only) {
         throw badRequest(`${name} must be "${only}"; without it, the default applies`, path)
       }
-      if (seen.has(name)) throw badRequest(`${name} may be given once`, path)
-      seen.add(name)
     }
   }
 }
 
 /** Errors: 400 for a setting of the service in the other list. */
-function requireElement(element: string, name: unknown, path: string): void {
+function requireElement(element: string, name: string, path: string): void {
   const other = element === 'setting' ? 'systemSetting' : 'setting'
-  const isOfOther = Object.keys(SETTINGS[other]).some((one) => one === name)
-  if (isOfOther) throw badRequest(`${name} belongs to ${PROJECT}.${other}`, path)
+  if (!Object.hasOwn(SETTINGS[other], name)) return
+  throw badRequest(`${name} belongs to ${PROJECT}.${other}`, path)
 }
 
 /** Errors: 400 for a second secret of the same name, which bots would not get. */
@@ -129,6 +130,20 @@ function requireOneSecretEach(project: Resource): void {
     if (second < 0) continue
     const path = `${PROJECT}.${element}[${second}]`
     throw badRequest(`The secret ${names[second]} may be given once`, path)
+  }
+}
+
+/** Labels of letters and digits in any script, without scheme, port and path. */
+const HOST_NAME = /^[\p{L}\p{M}\p{N}_-]+(?:\.[\p{L}\p{M}\p{N}_-]+)*$/u
+
+/** Errors: 400 for a domain with a scheme, a port or a path. */
+function requireHostNames({ site }: Resource): void {
+  for (const [i, item] of asArray(site).entries()) {
+    const domains = isObject(item) ? asArray(item.domain) : []
+    const wrong = domains.findIndex((name) => typeof name !== 'string' || !HOST_NAME.test(name))
+    if (wrong < 0) continue
+    const path = `${PROJECT}.site[${i}].domain[${wrong}]`
+    throw badRequest('A domain must be a host name such as portal.example.org', path)
   }
 }
 
