@@ -2,7 +2,7 @@
 import { oldestFirst } from '../access/guarded/definitions.ts'
 import { implementationReferences } from '../access/guarded/elements.ts'
 import { may } from '../access/policy.ts'
-import { badRequest, type HttpError, notFound, notSupported } from '../core/errors.ts'
+import { badRequest, type HttpError, isAbsent, notFound, notSupported } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import {
@@ -18,6 +18,7 @@ import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findAll } from '../store/lookups.ts'
 import { present } from '../store/rows/rows.ts'
+import { findBot } from './bot.ts'
 import { type BotCall, execute, executeBot } from './execute.ts'
 import { type ExecuteInput, readInput } from './execute-reply.ts'
 
@@ -51,9 +52,21 @@ export function customOperation(name: string): Operation {
       )
       if (definition === undefined) throw absent(name)
       const input = call.id === undefined ? call : await withResourceAsInput(call)
-      const reply = await executeBot({ ...input, type: 'Bot', id: implementingBotId(definition) })
+      const toBot = { ...input, type: 'Bot', id: implementingBotId(definition) }
+      await requireBot(name, toBot)
+      const reply = await executeBot(toBot)
       return withOutput(definition, reply)
     },
+  }
+}
+
+/** Errors: 404 alike for a Bot that is missing, deleted, or not readable by the caller; 403. */
+async function requireBot(name: string, call: BotCall): Promise<void> {
+  try {
+    await findBot(call)
+  } catch (error) {
+    if (!isAbsent(error)) throw error
+    throw notFound(`$${name} runs Bot/${call.id}, which does not exist, or which you may not read`)
   }
 }
 

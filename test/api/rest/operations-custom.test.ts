@@ -96,6 +96,32 @@ t.test(
   },
 )
 
+t.test('names the bot of an operation that does not exist or is hidden', async (t) => {
+  const other = await botica.createTenant()
+  const foreign = await other.admin.create({ resourceType: 'Bot', name: 'Foreign' })
+  const deleted = await aBot(botica, handler('return 1'))
+  t.equal((await admin.del(`Bot/${deleted}`)).status, 200)
+  for (const [code, bot] of [
+    ['missing', randomUUID()],
+    ['elsewhere', foreign.id],
+    ['deleted', deleted],
+  ] as const) {
+    const typed = { type: true, instance: true, resource: ['Patient'] }
+    const made = await admin.post('OperationDefinition', definition(code, bot, typed))
+    t.equal(made.status, 201, made.text)
+    const { id } = await admin.create(aPatient())
+    for (const path of [`Patient/$${code}`, `Patient/${id}/$${code}`]) {
+      const text = `$${code} runs Bot/${bot}, which does not exist, or which you may not read`
+      const body = { id: 'not-found', issue: [{ code: 'not-found', details: { text } }] }
+      t.match(await admin.get(path), { status: 404, body }, path)
+    }
+  }
+  t.match(await other.admin.get('Patient/$missing'), {
+    status: 404,
+    body: { issue: [{ details: { text: 'Not found' } }] },
+  })
+})
+
 t.test('rejects retired operations and runs drafts', async (t) => {
   const bot = await aBot(botica, handler('return event.input'))
   const drafted = definition('fading', bot, { system: true, status: 'draft' })
