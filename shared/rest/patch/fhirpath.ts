@@ -57,7 +57,7 @@ function readOperationParts(body: Record<string, unknown>): readonly Parts[] {
       throw patchError(index, undefined, 'must be a parameter "operation" with named parts')
     }
     const byName = new Map(parts.map((part) => [part.name, part]))
-    if (byName.size < parts.length) throw patchError(index, undefined, 'has the same part twice')
+    if (byName.size < parts.length) throw patchError(index, readPath(byName), 'has the same part twice')
     return byName
   })
 }
@@ -125,22 +125,28 @@ function readOperation(parts: Parts, index: number): FhirPathOperation {
   }
 }
 
+function readPath(parts: Parts): unknown {
+  return parts.get('path')?.valueString
+}
+
 function requireString(parts: Parts, name: string, index: number): string {
   const text = parts.get(name)?.valueString
   if (typeof text !== 'string' || text === '')
-    throw patchError(index, undefined, `needs a ${name} (valueString)`)
+    throw patchError(index, readPath(parts), `needs a ${name} (valueString)`)
   return text
 }
 
 function requireInteger(parts: Parts, name: string, index: number): number {
   const value = parts.get(name)?.valueInteger
-  if (!Number.isInteger(value)) throw patchError(index, undefined, `needs a ${name} (valueInteger)`)
+  if (!Number.isInteger(value)) {
+    throw patchError(index, readPath(parts), `needs a ${name} (valueInteger)`)
+  }
   return value as number
 }
 
 function requireValue(parts: Parts, index: number): PatchValue {
   const value = readPatchValue(parts.get('value'))
-  if (value === undefined) throw patchError(index, undefined, 'needs a value')
+  if (value === undefined) throw patchError(index, readPath(parts), 'needs a value')
   return value
 }
 
@@ -156,6 +162,9 @@ function applyFhirPathPatch(
   )
   return requireSameResource(resource, document)
 }
+
+/** Names of elements with indexes: the form of an expression in an outcome. */
+const ELEMENT_PATH = /^[A-Z]\w*(?:\.\w+(?:\[\d+\])?)*$/
 
 function applyOne(
   document: Record<string, unknown>,
@@ -176,7 +185,8 @@ function applyOne(
     return edited(document, place, operation)
   } catch (error) {
     if (!(error instanceof PatchFault)) throw error
-    throw patchError(index, operation.path, error.message)
+    const { path } = operation
+    throw patchError(index, path, error.message, ELEMENT_PATH.test(path) ? path : undefined)
   }
 }
 
@@ -323,19 +333,20 @@ export function compilePatch(body: unknown): (resource: Resource) => Resource {
 }
 
 /** Medplum SDK format: parts `op`, `path`, `from`, and `value` as JSON text. */
-function jsonOperation(parts: Parts): Record<string, unknown> {
+function jsonOperation(parts: Parts, index: number): Record<string, unknown> {
   const operation: Record<string, unknown> = {}
   for (const [name, part] of parts) {
     const text = part.valueString ?? part.valueCode
-    operation[name] = name === 'value' && typeof text === 'string' ? parseValue(text) : text
+    const isJson = name === 'value' && typeof text === 'string'
+    operation[name] = isJson ? parseValue(text, parts, index) : text
   }
   return operation
 }
 
-function parseValue(text: string): unknown {
+function parseValue(text: string, parts: Parts, index: number): unknown {
   try {
     return parseBody(text)
   } catch {
-    throw badRequest('The value of a patch operation must be JSON')
+    throw patchError(index, readPath(parts), 'has a value that must be JSON')
   }
 }

@@ -3,6 +3,7 @@
 import { badRequest, type HttpError, tooCostly } from '../../core/errors.ts'
 import { isDecimal, isDeeper, isPlainObject, MAX_DEPTH } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
+import { toFhirPath } from '../../validation/shapes.ts'
 
 interface PatchOperation {
   readonly op: 'add' | 'remove' | 'replace' | 'move' | 'copy' | 'test'
@@ -51,15 +52,17 @@ export function applyPatch(resource: Resource, operations: readonly PatchOperati
   let document: unknown = resource
   let copied = 0
   operations.forEach((operation, index) => {
-    if (operation.op === 'copy') {
-      copied += estimateSize(resolve(document, parsePointer(operation.from ?? '')), MAX_COPIED)
-      if (copied > MAX_COPIED) throw tooCostly('The copies of this patch are too large')
+    const { op, path, from = '' } = operation
+    if (op === 'copy') {
+      copied += estimateSize(resolve(document, parsePointer(from)), MAX_COPIED)
+      const text = operationText(index, path, 'makes the copies of this patch too large')
+      if (copied > MAX_COPIED) throw tooCostly(text, toExpression(resource, path))
     }
     try {
       document = applyOne(document, operation)
     } catch (error) {
       if (!(error instanceof PatchFault)) throw error
-      throw patchError(index, operation.path, error.message)
+      throw patchError(index, path, error.message, toExpression(resource, path))
     }
   })
   return requireSameResource(resource, document)
@@ -213,7 +216,24 @@ function estimateSize(value: unknown, limit: number): number {
   return size
 }
 
-export function patchError(index: number, path: unknown, why: string): HttpError {
+export function patchError(
+  index: number,
+  path: unknown,
+  why: string,
+  expression?: string,
+): HttpError {
+  return badRequest(operationText(index, path, why), expression)
+}
+
+function operationText(index: number, path: unknown, why: string): string {
   const where = typeof path === 'string' ? ` (${path.slice(0, 200)})` : ''
-  return badRequest(`Patch operation ${index}${where} ${why}`)
+  return `Patch operation ${index}${where} ${why}`
+}
+
+/** Converts a pointer to a path such as `Patient.name[0].family`; the end of a list becomes the list. */
+function toExpression({ resourceType }: Resource, pointer: string): string {
+  const tokens = parsePointer(pointer.slice(0, 200)).filter((token) => token !== '-')
+  const isIndex = (token: string) => !Number.isNaN(parseIndex(token))
+  const steps = tokens.map((token) => (isIndex(token) ? Number(token) : token))
+  return toFhirPath([resourceType, ...steps])
 }

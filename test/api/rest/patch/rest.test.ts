@@ -73,6 +73,42 @@ t.test('rejects an operation of which a part would be ignored', async (t) => {
   t.match((await client.get(`Patient/${id}`)).body, { gender: 'male' })
 })
 
+t.test('names the operation that fails, its path and its element', async (t) => {
+  const { id } = await client.create(aPatient({ gender: 'male' }))
+  const copies = Array.from({ length: 60 }, (_, i) => {
+    return { op: 'copy', from: '/name', path: `/name/0/x${i}` }
+  })
+  const json = (path: string, value: string) => ({
+    name: 'operation',
+    part: [
+      { name: 'op', valueCode: 'add' },
+      { name: 'path', valueString: path },
+      { name: 'value', valueString: value },
+    ],
+  })
+  const good = { op: 'test', path: '/gender', value: 'male' }
+  const cases: readonly (readonly [body: unknown, text: RegExp, expression?: string])[] = [
+    [[good, { op: 'remove', path: '/photo/0/url' }], /1 \(\/photo\/0\/url\)/, 'Patient.photo[0].url'],
+    [[{ op: 'add', path: '/gender/-', value: 1 }], /0 \(\/gender\/-\)/, 'Patient.gender'],
+    [copies, /\(\/name\/0\/x\d+\) makes the copies of this patch too large/],
+    [parameters(json('/gender', 'male')), /0 \(\/gender\) has a value that must be JSON/],
+    [parameters(operation('add', 'Patient')), /0 \(Patient\) needs a name/],
+    [parameters(operation('move', 'Patient.name')), /0 \(Patient.name\) needs a source/],
+    [
+      parameters(operation('replace', 'Patient.photo[0].url', { name: 'value', valueUrl: 'a' })),
+      /0 \(Patient.photo\[0\].url\) selects nothing/,
+      'Patient.photo[0].url',
+    ],
+  ]
+  for (const [body, text, expression] of cases) {
+    const answer = await client.patch<OperationOutcome>(`Patient/${id}`, body)
+    t.equal(answer.status, 400)
+    const [issue] = answer.body.issue
+    t.match(issue, { details: { text } }, answer.text)
+    if (expression !== undefined) t.same(issue?.expression, [expression])
+  }
+})
+
 t.test('returns 400 for a path of unbounded cost', async (t) => {
   const { id } = await client.create(aPatient())
   const endless = operation('delete', '1.repeat($this + 1)')
