@@ -79,6 +79,7 @@ export const apply: Operation = {
       variables,
       made: [],
       about: { subject: { reference: subject }, encounter },
+      practitioner,
       who: practitioner?.reference === undefined ? organization : practitioner,
     }
     await loadEngine()
@@ -92,7 +93,7 @@ export const apply: Operation = {
 }
 
 async function madeBy(context: Context): Promise<readonly Resource[]> {
-  const { plan, about, who: author, made } = context
+  const { plan, about, practitioner, who: author, made } = context
   const actions = await applyActions(context, plan.action, 1)
   const shared = { instantiatesCanonical: [canonicalOfPlan(plan)], ...given(about) }
   const group: Resource = {
@@ -101,7 +102,8 @@ async function madeBy(context: Context): Promise<readonly Resource[]> {
     status: 'active',
     intent: 'proposal',
     ...shared,
-    ...given({ author, action: actions.length === 0 ? undefined : actions }),
+    // An Organization may not be the author: https://hl7.org/fhir/R4/requestgroup-definitions.html#RequestGroup.author
+    ...given({ author: practitioner, action: actions.length === 0 ? undefined : actions }),
   }
   const carePlan: Resource = {
     resourceType: 'CarePlan',
@@ -140,6 +142,8 @@ interface Context {
   readonly variables: Readonly<Record<string, Resource>>
   readonly made: Resource[]
   readonly about: Readonly<Record<string, unknown>>
+  readonly practitioner: object | undefined
+  /** The practitioner, otherwise the organization. */
   readonly who: object | undefined
 }
 

@@ -171,6 +171,33 @@ t.test('sets elements of a ServiceRequest by the dynamic values of its definitio
   }
 })
 
+t.test('leaves out an organization as the author of a RequestGroup', async (t) => {
+  const [doctor, clinic] = [
+    await admin.create({ resourceType: 'Practitioner' }),
+    await admin.create({ resourceType: 'Organization', name: 'Clinic' } as never),
+  ].map(({ resourceType, id }) => ({ reference: `${resourceType}/${id}` }))
+  const { id } = await admin.create({
+    resourceType: 'PlanDefinition',
+    status: 'active',
+    action: [{ title: 'Call' }],
+  } as never)
+  const apply = async (names: Readonly<Record<string, { readonly reference: string } | undefined>>) => {
+    const others = Object.entries(names).map(([name, who]) => ({
+      name,
+      valueString: String(who?.reference),
+    }))
+    const body = aParameters({ name: 'subject', valueString: subject }, ...others)
+    const plan = await admin.post<Raw>(`PlanDefinition/${id}/$apply`, body)
+    t.equal(plan.status, 200, plan.text)
+    const group = await admin.get<Raw>(plan.body.activity[0].reference.reference)
+    const task = await admin.get<Raw>(group.body.action[0].resource.reference)
+    return [plan.body.author, group.body.author, task.body.requester]
+  }
+  t.same(await apply({ organization: clinic }), [clinic, undefined, clinic])
+  t.same(await apply({ practitioner: doctor }), [doctor, doctor, doctor])
+  t.same(await apply({ practitioner: doctor, organization: clinic }), [doctor, doctor, doctor])
+})
+
 const lines = readFileSync(new URL('../../data/operations.ndjson', import.meta.url), 'utf8').trim()
 const examples = lines.split('\n').map((line): Resource => JSON.parse(line))
 const [summary] = examples.filter(({ resourceType }) => resourceType === 'Bundle') as Raw[]
