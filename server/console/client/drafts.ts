@@ -40,8 +40,13 @@ export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
     (value: T) => {
       const text = JSON.stringify(value)
       // Typing the saved value again removes the draft.
-      if (text === last) forget(key)
-      else if (key !== undefined) keep(key, text)
+      if (text === last) {
+        forget(key)
+        setFound(undefined)
+        setTyped(undefined)
+        return
+      }
+      if (key !== undefined) keep(key, text)
       setTyped({ value })
     },
     [key, last],

@@ -3,7 +3,14 @@ import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads, selectOption } from '../../fixtures/http/console.ts'
+import {
+  barriers,
+  click,
+  openConsole,
+  reads,
+  selectOption,
+  withText,
+} from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 
 interface Found {
@@ -150,6 +157,16 @@ t.test('the form and the JSON are one draft', async (t) => {
   await reads(page, 'The form cannot show this policy')
   await click(page, 'Discard')
   await page.shows(`document.querySelector('[data-entry="1"]')`)
+})
+
+t.test('a form typed back to its saved values is not changed', async (t) => {
+  const { id } = await findPolicy('Ward A')
+  await page.goto(`${baseUrl}console/policies/${id}`)
+  await page.write('input[name=name]', 'Ward B')
+  await page.shows(withText('Discard'))
+  await page.write('input[name=name]', 'Ward A')
+  await page.shows(`!${withText('Discard')}`)
+  t.equal(await page.value(`document.querySelector('input[name=name]').value`), 'Ward A')
 })
 
 t.test('a policy that is typed does not overwrite one that was saved meanwhile', async (t) => {
