@@ -79,7 +79,7 @@ async function create(run: Run, type: string, { res }: Given): Promise<Resource>
 async function update(run: Run, type: string, { id, res }: Given): Promise<Resource> {
   const body = readResourceInput(res, type)
   if (body.id !== id) throw badRequest('Invalid ID', 'id')
-  return stored(await updateFrom(await writing(run, 'PUT'), type, String(id), body))
+  return stored(await updateFrom(await writing(run, 'PUT'), { type, id: String(id), body }))
 }
 
 async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {

@@ -5,11 +5,13 @@ import {
   allOk,
   badRequest,
   forbidden,
+  HttpError,
   type Issue,
   multipleMatches,
   notFound,
   outcome,
 } from '../core/errors.ts'
+import { LOST, retryOnConflict } from '../core/retry.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
 import { demandsExistence, emptyReply, outcomeReply, writeOptions } from '../request/reply.ts'
@@ -17,7 +19,7 @@ import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
-import { afterDeletions, writeAudited } from './audited-writes.ts'
+import { afterDeletion, afterDeletions, writeAudited } from './audited-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
 import { acceptResource, finishWrite, mayAskBots } from './interaction.ts'
@@ -119,17 +121,43 @@ export async function patchConditional(context: FhirContext, type: string): Prom
   return patchFrom(context, { type, id: match.id, body: readPatchBody(request), check })
 }
 
-/** Returns the check of a version that is to be changed. Errors: 404 for one that matches no longer. */
+/** Returns the check of a version that is to be changed. Errors: `stale` for one that matches no longer. */
 export function checkMatch(
   context: FhirContext,
   condition: SearchRequest,
   match: Version,
+  stale: () => HttpError = notFound,
 ): WriteOptions['check'] {
   return async (live) => {
     if (live?.ver === match.ver) return
     const newest = await findMatch(context, condition)
-    if (newest?.id !== match.id) throw notFound()
+    if (newest?.id !== match.id) throw stale()
   }
+}
+
+/** Deletes a match of a bundle, in a version that matches. Returns warnings; none if it matches no longer. */
+export async function deleteMatch(
+  context: FhirContext,
+  condition: SearchRequest,
+  match: Version,
+): Promise<readonly Issue[]> {
+  const { services, principal } = context
+  const { repository } = services
+  const { type, id } = match
+  let newest: Version | undefined = match
+  const attempt = async () => {
+    if (newest === undefined) return []
+    try {
+      const deleted = await repository.delete(principal, type, id, { ifMatch: [newest.ver] })
+      return await afterDeletion(context, deleted)
+    } catch (error) {
+      if (!(error instanceof HttpError) || error.status !== 412) throw error
+      const page = await repository.search(unlinked(principal), { ...condition, sort: [] })
+      newest = page.versions.find((version) => version.id === id)
+      return LOST
+    }
+  }
+  return retryOnConflict<readonly Issue[]>(attempt, { inTransaction: true })
 }
 
 /** Maximum of a conditional delete: one, or `_count`. */

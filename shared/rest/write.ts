@@ -193,14 +193,20 @@ function withoutId(body: unknown): unknown {
 
 export async function update(context: FhirContext, type: string, id: string): Promise<FhirReply> {
   if (type === 'Binary') return updateBinary(context, id)
-  return updateFrom(context, type, id, readJson(context.request))
+  return updateFrom(context, { type, id, body: readJson(context.request) })
+}
+
+interface SentChange {
+  readonly type: string
+  readonly id: string
+  /** The resource, or a patch. */
+  readonly body: unknown
+  readonly check?: WriteOptions['check']
 }
 
 export async function updateFrom(
   context: FhirContext,
-  type: string,
-  id: string,
-  body: unknown,
+  { type, id, body, check }: SentChange,
 ): Promise<FhirReply> {
   const { services, principal, request } = context
   if (type === 'Binary' && isBinary(body)) {
@@ -208,7 +214,7 @@ export async function updateFrom(
     return updateBinaryFrom(context, body, id)
   }
   const { resource, warnings } = await acceptUpdate(context, type, id, body)
-  const options = writeOptions(request)
+  const options = { ...writeOptions(request), check }
   if (demandsExistence(request)) await requireExisting(context, type, id)
   const next = await beforeWrite(context, 'update', { ...resource, id }, options.ifMatch)
   return writeAudited(context, type, async (inside) => {
@@ -236,16 +242,9 @@ export async function patch(context: FhirContext, type: string, id: string): Pro
   return patchFrom(context, { type, id, body: readPatchBody(context.request) })
 }
 
-interface SentPatch {
-  readonly type: string
-  readonly id: string
-  readonly body: unknown
-  readonly check?: WriteOptions['check']
-}
-
 export async function patchFrom(
   context: FhirContext,
-  { type, id, body, check }: SentPatch,
+  { type, id, body, check }: SentChange,
 ): Promise<FhirReply> {
   const { services, principal, request } = context
   const change = patchedBy(context, type, body)

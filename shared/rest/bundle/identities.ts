@@ -43,6 +43,8 @@ export interface Step {
   readonly identity: Identity | undefined
   /** True when an earlier entry has the same criteria without a match, and creates the resource of both. */
   readonly isTwin: boolean
+  readonly condition: SearchRequest | undefined
+  /** The resources that a conditional delete removes. */
   readonly matches: readonly Version[]
   readonly identities: Identities
 }
@@ -111,6 +113,7 @@ export async function identify(
         entry: plan.entry,
         identity: resolveIdentity(context, plan, matches, known),
         isTwin,
+        condition: plan.condition,
         matches: deletedBy(plan, matches),
       })
     } catch (error) {

@@ -9,6 +9,7 @@ import {
   OffloadRequired,
   outcome,
   preconditionFailed,
+  RaceLost,
   serverTimeout,
   tooCostly,
 } from '../../core/errors.ts'
@@ -26,9 +27,8 @@ import {
 } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
-import type { Version } from '../../store/rows/version.ts'
-import { afterDeletion, writeAudited } from '../audited-writes.ts'
-import { checkMatch, deletedReply } from '../conditional.ts'
+import { writeAudited } from '../audited-writes.ts'
+import { checkMatch, deletedReply, deleteMatch } from '../conditional.ts'
 import { acceptResource, finishWrite } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
@@ -84,11 +84,10 @@ export function entryInteraction(outer: FhirContext, { entry }: Step): FhirConte
 }
 
 /** Splits a conditional delete into one task per match: tasks of a transaction share statements. */
-export function deletions(context: FhirContext, { matches }: Step) {
-  const { principal } = context
-  return matches.map(({ type, id }) => async (repository: Repository) => {
-    const deleted = await repository.delete(principal, type, id)
-    await afterDeletion(through(context, repository), deleted)
+export function deletions(context: FhirContext, { condition, matches }: Step) {
+  if (condition === undefined) return []
+  return matches.map((match) => async (repository: Repository) => {
+    await deleteMatch(through(context, repository), condition, match)
   })
 }
 
@@ -101,7 +100,7 @@ async function carryOut(
   const { entry, identity, identities, isTwin, matches } = step
   const { route } = entry
   if (route.kind === 'conditional-delete' && (isLocked || matches.length < 2)) {
-    return deleteMatches(context, route.type, matches, isLocked)
+    return deleteOnly(context, step, route.type, isLocked)
   }
   if (identity === undefined || route.kind === 'delete') {
     const { services, principal, request } = context
@@ -122,13 +121,16 @@ async function carryOut(
         ? createFrom(context, type, body, id)
         : createMatched(context, step, identity, body)
     case 'conditional-update':
-      if (!isMade || (isTwin && hasIfMatch)) return updateFrom(context, type, id, { ...body, id })
+      if (!isMade || (isTwin && hasIfMatch)) {
+        const check = checkUpdate(context, identity)
+        return updateFrom(context, { type, id, body: { ...body, id }, check })
+      }
       if (hasIfMatch) throw preconditionFailed()
       return isLocked
         ? createFrom(context, type, body, id)
         : createMatched(context, step, identity, body)
     case 'update':
-      return updateFrom(context, type, id, body)
+      return updateFrom(context, { type, id, body })
     default:
       return patchFrom(context, {
         type,
@@ -139,22 +141,26 @@ async function carryOut(
   }
 }
 
+/** A resource that matches no longer leaves the update without a target, which only a new request can find. */
+function checkUpdate(context: FhirContext, { condition, match }: Identity) {
+  return condition && match && checkMatch(context, condition, match, () => new RaceLost())
+}
+
 /** In a transaction, `deletions` deletes the matches. */
-async function deleteMatches(
+async function deleteOnly(
   context: FhirContext,
+  { condition, matches }: Step,
   type: string,
-  matches: readonly Version[],
   isLocked: boolean,
 ): Promise<FhirReply> {
   const { principal } = context
   if (!may(principal, type, 'delete')) throw forbidden()
   const [only] = isLocked ? [] : matches
-  if (only === undefined) return deletedReply(context)
+  if (only === undefined || condition === undefined) return deletedReply(context)
   await beforeDelete(context, type, only.id)
-  const warnings = await writeAudited(context, type, async (inside) => {
-    const deleted = await inside.services.repository.delete(principal, type, only.id)
-    return afterDeletion(inside, deleted)
-  })
+  const warnings = await writeAudited(context, type, (inside) =>
+    deleteMatch(inside, condition, only),
+  )
   return deletedReply(context, warnings)
 }
 
@@ -196,7 +202,7 @@ async function createMatched(
     const written = await repository.createConditional(principal, next, condition, options)
     if (written.id !== id) takeMatch(identity, identities, written)
     if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
-      return updateFrom(inside, type, written.id, { ...body, id: written.id })
+      return updateFrom(inside, { type, id: written.id, body: { ...body, id: written.id } })
     }
     return finishWrite(inside, written, warnings)
   })

@@ -57,7 +57,8 @@ function readOperationParts(body: Record<string, unknown>): readonly Parts[] {
       throw patchError(index, undefined, 'must be a parameter "operation" with named parts')
     }
     const byName = new Map(parts.map((part) => [part.name, part]))
-    if (byName.size < parts.length) throw patchError(index, readPath(byName), 'has the same part twice')
+    if (byName.size < parts.length)
+      throw patchError(index, readPath(byName), 'has the same part twice')
     return byName
   })
 }

@@ -95,7 +95,10 @@ t.test('rejects domains of a site with more than a host name', async (t) => {
     t.match(answer, rejected('Project.site[0].domain[1]', /must be a host name/), wrong)
   }
   const whole = (await superAdmin.get(`Project/${project.id}`)).body
-  const site = [{ name: 'a', domain: ['a.example'] }, { name: 'b', domain: ['b/c'] }]
+  const site = [
+    { name: 'a', domain: ['a.example'] },
+    { name: 'b', domain: ['b/c'] },
+  ]
   const answer = await superAdmin.put(`Project/${project.id}`, { ...whole, site })
   t.match(answer, rejected('Project.site[1].domain[0]'))
 })

@@ -18,14 +18,18 @@ async function race(send: (i: number) => Promise<{ readonly status: number }>) {
 const claim = [{ op: 'replace', path: '/status', value: 'accepted' }]
 
 /** Returns the status of the only entry. */
-async function patchInBundle(type: string, url: string) {
-  const data = Buffer.from(JSON.stringify(claim)).toString('base64')
-  const resource = { resourceType: 'Binary', contentType: 'application/json-patch+json', data }
-  const entry = [{ request: { method: 'PATCH', url }, resource }]
+async function inBundle(type: string, request: object, resource?: object) {
+  const entry = [{ request, ...(resource === undefined ? {} : { resource }) }]
   const answer = await client.post<{
     readonly entry?: readonly { readonly response: { readonly status: string } }[]
   }>('', { resourceType: 'Bundle', type, entry })
   return { status: Number(answer.body.entry?.[0]?.response.status ?? answer.status) }
+}
+
+function patchInBundle(type: string, url: string) {
+  const data = Buffer.from(JSON.stringify(claim)).toString('base64')
+  const resource = { resourceType: 'Binary', contentType: 'application/json-patch+json', data }
+  return inBundle(type, { method: 'PATCH', url }, resource)
 }
 
 for (const [where, send] of [
@@ -67,17 +71,56 @@ t.test('updates only a resource that still matches', async (t) => {
   }
 })
 
-t.test('deletes only resources that still match', async (t) => {
-  await race(async () => {
-    const { id } = await client.create(task)
-    const [updated, deleted] = await Promise.all([
-      client.put(`Task/${id}`, { ...task, id, status: 'accepted' }),
-      client.del(`Task?_id=${id}&status=requested`),
-    ])
-    t.equal(deleted.status, 200)
-    const isKept = (await client.get(`Task/${id}`)).status === 200
-    // An update behind the deletion is rejected, or restores the resource.
-    t.equal(isKept, updated.status < 300)
-    return updated
+for (const type of ['batch', 'transaction']) {
+  t.test(`updates only a resource that still matches, in a ${type}`, async (t) => {
+    for (let round = 0; round < 5; round++) {
+      const { id } = await client.create(task)
+      const url = `Task?_id=${id}&status=requested`
+      const racing = race(async (i) => {
+        const resource = { ...task, status: 'accepted', description: String(i) }
+        return inBundle(type, { method: 'PUT', url }, resource)
+      })
+      const { 200: updated, 201: created = 0, 409: lost = 0 } = await racing
+      t.same([updated, created + lost], [1, 9])
+      t.match((await client.get(`Task/${id}`)).body, { meta: { versionId: '2' } })
+    }
   })
-})
+
+  t.test(`keeps a concurrent change by another request, in a ${type}`, async (t) => {
+    await race(async () => {
+      const { id } = await client.create(task)
+      const url = `Task?_id=${id}&status=requested`
+      const [other, conditional] = await Promise.all([
+        client.put(`Task/${id}`, { ...task, id, status: 'accepted' }),
+        inBundle(type, { method: 'PUT', url }, { ...task, status: 'received' }),
+      ])
+      t.equal(other.status, 200)
+      t.ok([200, 201, 409].includes(conditional.status), String(conditional.status))
+      t.match((await client.get(`Task/${id}`)).body, { status: 'accepted' })
+      return other
+    })
+  })
+}
+
+for (const [where, remove] of [
+  ['alone', (url: string) => client.del(url)],
+  ['in batches', (url: string) => inBundle('batch', { method: 'DELETE', url })],
+  ['in transactions', (url: string) => inBundle('transaction', { method: 'DELETE', url })],
+] as const) {
+  t.test(`deletes only resources that still match, ${where}`, async (t) => {
+    for (let round = 0; round < 3; round++) {
+      await race(async () => {
+        const { id } = await client.create(task)
+        const [updated, deleted] = await Promise.all([
+          client.put(`Task/${id}`, { ...task, id, status: 'accepted' }),
+          remove(`Task?_id=${id}&status=requested`),
+        ])
+        t.equal(deleted.status, 200)
+        const isKept = (await client.get(`Task/${id}`)).status === 200
+        // An update behind the deletion is rejected, or restores the resource.
+        t.equal(isKept, updated.status < 300)
+        return updated
+      })
+    }
+  })
+}

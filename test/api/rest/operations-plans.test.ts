@@ -181,7 +181,9 @@ t.test('leaves out an organization as the author of a RequestGroup', async (t) =
     status: 'active',
     action: [{ title: 'Call' }],
   } as never)
-  const apply = async (names: Readonly<Record<string, { readonly reference: string } | undefined>>) => {
+  const apply = async (
+    names: Readonly<Record<string, { readonly reference: string } | undefined>>,
+  ) => {
     const others = Object.entries(names).map(([name, who]) => ({
       name,
       valueString: String(who?.reference),

@@ -88,7 +88,11 @@ t.test('names the operation that fails, its path and its element', async (t) => 
   })
   const good = { op: 'test', path: '/gender', value: 'male' }
   const cases: readonly (readonly [body: unknown, text: RegExp, expression?: string])[] = [
-    [[good, { op: 'remove', path: '/photo/0/url' }], /1 \(\/photo\/0\/url\)/, 'Patient.photo[0].url'],
+    [
+      [good, { op: 'remove', path: '/photo/0/url' }],
+      /1 \(\/photo\/0\/url\)/,
+      'Patient.photo[0].url',
+    ],
     [[{ op: 'add', path: '/gender/-', value: 1 }], /0 \(\/gender\/-\)/, 'Patient.gender'],
     [copies, /\(\/name\/0\/x\d+\) makes the copies of this patch too large/],
     [parameters(json('/gender', 'male')), /0 \(\/gender\) has a value that must be JSON/],
