@@ -1,6 +1,7 @@
 /** The User behind a caller, for actions on the user's own account, and session details. */
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { verifyPassword } from '../access/credentials/passwords.ts'
+import { withoutHidden } from '../access/fields/fields.ts'
 import { effectiveEntries } from '../access/policy.ts'
 import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import { badRequest, HttpError, issue, outcome } from '../core/errors.ts'
@@ -115,6 +116,7 @@ function personNeeded(): HttpError {
   )
 }
 
+/** Leaves secrets out for administrators as well: a bot gets the details as a part of its event. */
 export function sessionDetails(session: Session) {
   const { project, membership, profile, principal } = session
   return {
@@ -134,16 +136,10 @@ export function sessionDetails(session: Session) {
       profile: membership.profile,
       admin: membership.admin,
     },
-    profile: withoutSecrets(profile),
+    profile: withoutHidden(principal, profile),
     config: configurationWithMenu(session),
     accessPolicy: effectivePolicy(session),
   }
-}
-
-/** A client may read itself; its secret is for its administrators. */
-function withoutSecrets(profile: Resource): Resource {
-  const { secret: _, retiringSecret: __, ...rest } = profile
-  return rest as Resource
 }
 
 function effectivePolicy({ principal, policies }: Session) {

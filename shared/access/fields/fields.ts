@@ -250,6 +250,12 @@ export function withoutSecrets(resource: Resource): Resource {
   return withoutSecretExtensions(withoutPaths(resource, paths))
 }
 
+/** Returns what the Principal may see of the resource, in any case without secrets. */
+export function withoutHidden(principal: Principal, resource: Resource): Resource {
+  const hidden = hiddenFields(principal, resource.resourceType)
+  return withoutSecrets(withoutPaths(resource, hidden))
+}
+
 export function withoutSecretExtensions(resource: Resource): Resource {
   const { extension, ...rest } = resource
   if (!Array.isArray(extension)) return resource
