@@ -185,7 +185,7 @@ const LINK_SECRET = /((?:setpassword|verifyemail)\/[^/\s]+\/)\S+/g
 const CODE = /^\d{6}$/gm
 
 /** For logs: hides the secrets of links, and codes. */
-export function withoutSecrets(text: string): string {
+export function withoutCodes(text: string): string {
   return text.replace(LINK_SECRET, '$1***').replace(CODE, '***')
 }
 

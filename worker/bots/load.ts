@@ -1,5 +1,6 @@
 /** Loads the bot, code and limits (cached by version) and secrets (by session) of a run, and writes its event. */
 import { hash } from 'node:crypto'
+import { withoutSecrets } from '../../shared/access/fields/fields.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { system } from '../../shared/access/project-context.ts'
 import {
@@ -215,8 +216,6 @@ interface LoadedBot {
 
 // The handler's `event` and the preset context of `medplum`
 
-const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
-
 /** Shorter values are ordinary words in a log. */
 const SHORTEST_SECRET = 8
 
@@ -272,7 +271,7 @@ function contextText(session: Session, baseUrl: string): string {
       baseUrl,
       details: JSON.stringify({
         ...rest,
-        project: { ...visible(session.project), ...project },
+        project: { ...shownProject(session.project), ...project },
         membership: session.membership,
         profile,
       }),
@@ -282,10 +281,9 @@ function contextText(session: Session, baseUrl: string): string {
   return text
 }
 
-function visible(project: Resource): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(project).filter(([name]) => !HIDDEN_OF_PROJECT.has(name)),
-  )
+function shownProject(project: Resource): Record<string, unknown> {
+  const { systemSetting: _, site: __, ...shown } = withoutSecrets(project)
+  return shown
 }
 
 /** Returns the forms in which secrets may appear in a log, longest first, as in the sandbox (guest/journal.cjs). */

@@ -29,7 +29,7 @@ import {
   readMailServer,
   SMTP_PASSWORD,
 } from '../../shared/outbound/project-mail.ts'
-import { withoutSecrets } from '../../shared/projects/mail-texts.ts'
+import { withoutCodes } from '../../shared/projects/mail-texts.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { readRegistry } from '../../shared/store/lookups.ts'
 
@@ -114,7 +114,7 @@ async function findOwnMailer(
 async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promise<boolean> {
   const { id, message } = mail
   const { kind, to, subject, text = '' } = message
-  const logged = kind === 'client' ? {} : { to, subject, text: withoutSecrets(text) }
+  const logged = kind === 'client' ? {} : { to, subject, text: withoutCodes(text) }
   log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no mail server')
   return await markMailFailed(database, mail, 'kept')
 }

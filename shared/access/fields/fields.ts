@@ -20,37 +20,58 @@ interface Masks {
   readonly superAdmin?: readonly string[]
   readonly admin?: readonly string[]
   /** Hidden from Bots that may not read every secret. */
-  readonly secret?: readonly string[]
+  readonly limitedBots?: readonly string[]
   readonly readonly?: readonly string[]
   /** Immutable once written. */
   readonly fixed?: readonly string[]
+  /**
+   * Paths that no index, expression, constraint, profile or export reads: each would answer questions about its input,
+   * or outlive the rights of its owner. Reads show some to administrators.
+   */
+  readonly secrets?: readonly string[]
 }
+
+const PRIVATE_KEY = ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k']
 
 const MASKS: Readonly<Record<string, Masks>> = {
   User: {
     always: ['passwordHash', 'mfaSecret', 'provenEmail'],
     readonly: ['email', 'emailVerified', 'mfaEnrolled', 'project'],
+    secrets: ['passwordHash', 'mfaSecret'],
   },
   Login: {
     always: ['code', 'cookie', 'browser', 'refreshSecret', 'preAuthorizedCodeHash', 'emailMfa'],
     digests: ['code', 'cookie'],
+    secrets: ['refreshSecret', 'browser', 'preAuthorizedCodeHash', 'emailMfa.codeHash'],
   },
-  JsonWebKey: { always: ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k'] },
+  JsonWebKey: { always: PRIVATE_KEY, secrets: PRIVATE_KEY },
   Project: {
     superAdmin: ['superAdmin', 'systemSecret', 'strictMode'],
-    secret: ['secret', 'systemSecret'],
+    limitedBots: ['secret', 'systemSecret'],
     readonly: ['features', 'link', 'systemSetting', 'owner'],
+    secrets: ['secret', 'systemSecret', 'site.recaptchaSecretKey', 'site.googleClientSecret'],
   },
   ProjectMembership: { fixed: ['project', 'user'] },
   Bot: { readonly: ['system'] },
   ClientApplication: {
     admin: ['secret', 'retiringSecret', 'identityProvider'],
-    secret: ['secret', 'retiringSecret', 'identityProvider'],
+    limitedBots: ['secret', 'retiringSecret', 'identityProvider'],
+    secrets: [
+      'secret',
+      'retiringSecret',
+      'identityProvider.clientSecret',
+      'identityProvider.userInfoApiKey',
+    ],
   },
+  DomainConfiguration: {
+    secrets: ['identityProvider.clientSecret', 'identityProvider.userInfoApiKey'],
+  },
+  Subscription: { secrets: ['channel.header'] },
+  UserSecurityRequest: { secrets: ['secret'] },
 }
 
 /** Types with elements that the platform hides, or with secrets of their authors. */
-export const MASKED_TYPES: ReadonlySet<string> = new Set([...Object.keys(MASKS), SUBSCRIPTION])
+export const MASKED_TYPES: ReadonlySet<string> = new Set(Object.keys(MASKS))
 
 /** Returns the paths that no caller may search: secrets, and elements hidden from anyone. */
 export function unsearchablePaths(type: string): readonly string[] {
@@ -87,7 +108,7 @@ export function hiddenFields(principal: Principal, type: string): readonly strin
     ...(masks.always ?? []),
     ...(level === 'superAdmin' ? [] : (masks.superAdmin ?? [])),
     ...(level === 'member' ? (masks.admin ?? []) : []),
-    ...(hasSecrets ? [] : (masks.secret ?? [])),
+    ...(hasSecrets ? [] : (masks.limitedBots ?? [])),
   ]
   hidden.set(key, made)
   return made
@@ -214,38 +235,20 @@ export function readMembers(
   return members
 }
 
-/*
- * Secrets of platform types, which no index, expression, constraint, profile or export reads: each would answer
- * questions about its input, or outlive the rights of its owner. Reads show some to administrators.
- */
-
-const SECRET_PATHS: Readonly<Record<string, readonly string[]>> = {
-  ClientApplication: [
-    ...['secret', 'retiringSecret'],
-    ...['identityProvider.clientSecret', 'identityProvider.userInfoApiKey'],
-  ],
-  DomainConfiguration: ['identityProvider.clientSecret', 'identityProvider.userInfoApiKey'],
-  JsonWebKey: ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k'],
-  Login: ['refreshSecret', 'browser', 'preAuthorizedCodeHash', 'emailMfa.codeHash'],
-  Project: ['secret', 'systemSecret', 'site.recaptchaSecretKey', 'site.googleClientSecret'],
-  Subscription: ['channel.header'],
-  User: ['passwordHash', 'mfaSecret'],
-  UserSecurityRequest: ['secret'],
-}
 const SECRET_EXTENSION = /secret$/i
 const NONE: readonly string[] = []
 
 export function secretPaths(type: string): readonly string[] {
-  return SECRET_PATHS[type] ?? NONE
+  return MASKS[type]?.secrets ?? NONE
 }
 
 export function hasSecretExtensions(type: string): boolean {
-  return SECRET_PATHS[type] !== undefined
+  return MASKS[type]?.secrets !== undefined
 }
 
 /** Returns the resource for evaluators, without secret elements and extensions. */
 export function withoutSecrets(resource: Resource): Resource {
-  const paths = SECRET_PATHS[resource.resourceType]
+  const paths = MASKS[resource.resourceType]?.secrets
   if (paths === undefined) return resource
   return withoutSecretExtensions(withoutPaths(resource, paths))
 }

@@ -122,7 +122,7 @@ async function copy(
   const resource =
     type === 'Binary'
       ? await withOwnContent(services, version, mapped, projectId)
-      : withoutSecrets(mapped)
+      : withOwnCredentials(mapped)
   await services.repository.create(actor, resource, { keepId: true })
 }
 
@@ -139,8 +139,8 @@ async function withOwnContent(
   return { ...binary, url: await storeContent(services, projectId, stream, content) }
 }
 
-/** The copy needs its own credentials. */
-function withoutSecrets(resource: Resource): Resource {
+/** Clients get new secrets, and users must set a password. */
+function withOwnCredentials(resource: Resource): Resource {
   if (resource.resourceType === 'ClientApplication') {
     const { retiringSecret: _, ...rest } = resource
     return { ...rest, resourceType: 'ClientApplication', secret: newSecret() }

@@ -1,5 +1,6 @@
 /** Parts of the writing statement for side rows: see statements.ts. */
 
+import { secretPaths } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import { findSetting } from '../../access/project-context.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -231,14 +232,12 @@ function compare<T extends bigint | number | string>(a: T, b: T): number {
   return a < b ? -1 : a > b ? 1 : 0
 }
 
-/** Excluded from full-text search, since they hold secrets. */
-const SECRETIVE: ReadonlySet<string> = new Set(['Binary', 'ClientApplication', 'Subscription'])
-
 /** Id of a Project's full-text state among its parameters, with the version that began it. */
 export const FULL_TEXT_ID = '00000000-0000-0000-0000-000000000000'
 
+/** False for types that may hold secrets, which a Binary does in its content. */
 export function hasFullText(type: string): boolean {
-  return !REGISTRY_TYPES.has(type) && !SECRETIVE.has(type)
+  return !REGISTRY_TYPES.has(type) && type !== 'Binary' && secretPaths(type).length === 0
 }
 
 /** `Project.setting` `fullTextSearch`. */
