@@ -97,15 +97,15 @@ export interface Admission {
   readonly own: OwnParameters | undefined
 }
 
-/** Write rule of one type, on every path. A write calls the functions in this order. */
+/** Write rule of one type, on every path. A write calls the first five functions in this order (`applyRule`). */
 export interface WriteRule {
   readonly type: string
-  /** Errors: 400. */
-  checkForm?(resource: Resource): void
-  /** Errors: 400. */
-  checkParameters?(resource: Resource, own: OwnParameters | undefined): void
   /** Brings the resource into its stored form. */
   file?(resource: Resource): Resource
+  /** Of the resource that the caller sent. Errors: 400. */
+  checkForm?(resource: Resource): void
+  /** Of the resource that the caller sent. Errors: 400. */
+  checkParameters?(resource: Resource, own: OwnParameters | undefined): void
   /** Checks a member's changes; the service itself (no membership) is trusted. Errors: 400, 403. */
   check?(attempt: WriteAttempt): Promise<void>
   /** Returns the resource to store. Errors: 400, 403, 422. */

@@ -16,6 +16,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { patientCompartments } from '../index/indexes.ts'
 import {
+  type Admission,
   isLegalId,
   metaAccounts,
   normalId,
@@ -50,19 +51,14 @@ export async function authorizeCreate(
 ): Promise<AuthorizedCreate> {
   const { resourceType: type } = resource
   requireAllowed(principal, type, 'create')
-  const rule = store.rules.get(type)
-  rule?.checkForm?.(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
   const allowed = keep(resource, undefined, fieldsNotCreated(principal, type))
-  const kept = rule?.file?.(allowed) ?? allowed
-  const isNew = options.keepId !== true
-  const attempt = { store, principal, interaction: 'create', id, isNew, before: undefined } as const
-  await checkAttempt({ ...attempt, sent: resource, kept })
+  const kept = store.rules.get(type)?.file?.(allowed) ?? allowed
   const { project, projectId } = await targetProject(store, principal, kept, id)
   const own = await readOwnParameters(store.ownParameters, store.connection, principal, project)
-  rule?.checkParameters?.(resource, own)
-  const admission = { store, principal, project, before: undefined, after: kept, own }
-  const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
+  const isNew = options.keepId !== true
+  const attempt = { store, principal, interaction: 'create', id, isNew, before: undefined } as const
+  const admitted = await applyRule({ ...attempt, sent: resource, kept }, { project, own })
   const inheritsFrom = inheritedPatients(store, principal, kept)
   return {
     store,
@@ -98,11 +94,25 @@ async function targetProject(
   return { project, projectId }
 }
 
-/** Runs the write rule of the type. The service itself (no membership) is trusted. Errors: 400, 403. */
-export async function checkAttempt(
-  attempt: Omit<WriteAttempt, 'meant' | 'isNamed'>,
-  ruling?: AccessDecision,
-): Promise<void> {
+type FiledAttempt = Omit<WriteAttempt, 'meant' | 'isNamed'>
+
+/** Runs the write rule of the type on a filed resource and returns the resource to store. Errors: 400, 403, 422. */
+export async function applyRule(
+  attempt: FiledAttempt,
+  { project, own }: Pick<Admission, 'project' | 'own'>,
+  decision?: AccessDecision,
+): Promise<Resource> {
+  const { store, principal, before, sent, kept } = attempt
+  const rule = store.rules.get(sent.resourceType)
+  rule?.checkForm?.(sent)
+  rule?.checkParameters?.(sent, own)
+  await checkAttempt(attempt, decision)
+  if (rule?.admit === undefined) return kept
+  return rule.admit({ store, principal, project, before, after: kept, own })
+}
+
+/** The service itself (no membership) is trusted. Errors: 400, 403. */
+async function checkAttempt(attempt: FiledAttempt, ruling?: AccessDecision): Promise<void> {
   const { store, principal, interaction, sent, kept } = attempt
   const { resourceType: type } = sent
   const rule = store.rules.get(type)

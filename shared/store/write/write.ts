@@ -54,8 +54,8 @@ import type { WritePlace } from '../rows/write-rows.ts'
 import {
   type AuthorizedCreate,
   accountsGiven,
+  applyRule,
   authorizeCreate,
-  checkAttempt,
   distinctAccounts,
   givenId,
   inheritedAccounts,
@@ -264,7 +264,6 @@ async function planChange(
     throw new OffloadRequired()
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
-  store.rules.get(type)?.checkForm?.(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
@@ -284,11 +283,9 @@ async function planReplacement(
   { store, principal, type, id, options }: Wanted,
   { row, live, hidden, changing, resource }: Replacement,
 ): Promise<Change | WriteResult> {
-  const rule = store.rules.get(type)
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await readOwnParameters(store.ownParameters, store.connection, principal, row.project)
-  rule?.checkParameters?.(resource, own)
   rejectMasks(resource)
   const place: WritePlace = {
     kind: live ? 'update' : 'insert',
@@ -305,11 +302,13 @@ async function planReplacement(
     ...hiddenBy(changing),
     ...readonlyBy(changing),
   ])
-  const kept = rule?.file?.(allowed) ?? allowed
+  const kept = store.rules.get(type)?.file?.(allowed) ?? allowed
   const attempt = { store, principal, interaction: 'update', id, isNew: false } as const
-  await checkAttempt({ ...attempt, before: stored, sent: resource, kept }, changing)
-  const admission = { store, principal, project: row.project, before: stored, after: kept, own }
-  const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
+  const admitted = await applyRule(
+    { ...attempt, before: stored, sent: resource, kept },
+    { project: row.project, own },
+    changing,
+  )
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
   requireRoom(prepared, live, options)
   if (live && stored && isUnchanged(live, stored, prepared))
