@@ -7,7 +7,7 @@ import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { interrupted } from '../queue/replies.ts'
 import { StreamedAnswer } from '../queue/streams.ts'
 import { readBinaryContent, readWhole } from '../request/binary/content.ts'
-import { acceptedRanges } from '../request/negotiate.ts'
+import { acceptedRanges, type Prefer, readPrefer } from '../request/negotiate.ts'
 import { absoluteUrl, outcomeReply } from '../request/reply.ts'
 import {
   botCallDepth,
@@ -23,7 +23,7 @@ import { type ExecuteInput, encodeReply, readInput, visibleHeaders } from './exe
 import { readPace } from './pace.ts'
 import { findLabel, runLabel } from './releases.ts'
 
-const LONGEST_WAIT_S = 110
+const LONGEST_WAIT_MS = 110_000
 
 export const execute: Operation = {
   name: 'execute',
@@ -91,7 +91,7 @@ export async function runBot(
   found: FoundBot,
 ): Promise<FhirReply> {
   const job = { ...unpaced, ...readPace(found, unpaced) }
-  const prefer = readPrefer(call.request.headers.prefer)
+  const prefer = readRunPreferences(call.request.headers.prefer)
   if (prefer.respondAsync && prefer.waitMs === undefined) return await runLater(call, job)
   return await runNow(call, found, job, prefer)
 }
@@ -133,7 +133,7 @@ async function runNow(
   call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
-  prefer: Prefer,
+  prefer: RunPreferences,
 ): Promise<FhirReply> {
   const { services, principal, request, takesStream = false } = call
   const { config, queues } = services
@@ -179,7 +179,7 @@ function streamReply(answer: StreamedAnswer, job: ExecuteJob): FhirReply {
   }
 }
 
-function maySendAway({ services, mustAnswer }: RunCall, { respondAsync }: Prefer): boolean {
+function maySendAway({ services, mustAnswer }: RunCall, { respondAsync }: RunPreferences): boolean {
   return respondAsync || (!mustAnswer && services.config.executeDeadline === 'accept')
 }
 
@@ -195,7 +195,7 @@ async function sendAway(
   call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
-  prefer: Prefer,
+  prefer: RunPreferences,
 ): Promise<FhirReply | ExecuteReply> {
   const { services, principal, request } = call
   const { config, queues } = services
@@ -237,7 +237,7 @@ async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
 }
 
 /** The SDK reads the header, then `diagnostics`; both hold the URL. */
-function acceptedReply(services: Services, job: ExecuteJob, prefer: Prefer): FhirReply {
+function acceptedReply(services: Services, job: ExecuteJob, prefer: RunPreferences): FhirReply {
   const url = absoluteUrl(services, `job/${job.runId}/status`)
   return outcomeReply(202, accepted(url), {
     'Content-Location': url,
@@ -253,7 +253,7 @@ function runHeaders(job: ExecuteJob, applied: string): Record<string, string> {
   }
 }
 
-function preferenceApplied({ respondAsync, waitMs }: Prefer): string {
+function preferenceApplied({ respondAsync, waitMs }: RunPreferences): string {
   const wait = waitMs === undefined ? [] : [`wait=${waitMs / 1000}`]
   return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
 }
@@ -263,18 +263,10 @@ function requestUrl(services: Services, { path, query }: RunCall['request']): st
   return absoluteUrl(services, search === '' ? path : `${path}?${search}`)
 }
 
-interface Prefer {
-  readonly respondAsync: boolean
-  readonly waitMs: number | undefined
-}
+type RunPreferences = Pick<Prefer, 'respondAsync' | 'waitMs'>
 
-/** Parses preferences with parameters: https://www.rfc-editor.org/rfc/rfc7240#section-2 */
-function readPrefer(header: string | undefined): Prefer {
-  const items = (header ?? '').split(/[,;]/).map((item) => item.trim().toLowerCase())
-  const waits = items.flatMap((item) => /^wait\s*=\s*"?(\d{1,9})"?$/.exec(item)?.[1] ?? [])
-  const [wait] = waits
-  return {
-    respondAsync: items.includes('respond-async'),
-    waitMs: wait === undefined ? undefined : Math.min(Number(wait), LONGEST_WAIT_S) * 1000,
-  }
+function readRunPreferences(header: string | undefined): RunPreferences {
+  const { respondAsync, waitMs } = readPrefer(header)
+  const limited = waitMs === undefined ? undefined : Math.min(waitMs, LONGEST_WAIT_MS)
+  return { respondAsync, waitMs: limited }
 }

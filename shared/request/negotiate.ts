@@ -108,10 +108,13 @@ function isJsonRange(range: string): boolean {
   return range === '*/*' || range === 'application/*' || JSON_TYPES.has(range)
 }
 
-interface Prefer {
+export interface Prefer {
   readonly returned: Returned | undefined
   readonly handling: 'strict' | 'lenient'
   readonly respondAsync: boolean
+  /** Undefined without `wait`. */
+  readonly waitMs: number | undefined
+  /** Without `respond-async` and `wait`, which depend on the request. */
   readonly applied: readonly string[]
 }
 
@@ -119,11 +122,15 @@ const NO_PREFERENCE: Prefer = {
   returned: undefined,
   handling: 'strict',
   respondAsync: false,
+  waitMs: undefined,
   applied: [],
 }
 
-/** RFC 7240: comma-separated; unknown preferences are ignored, the first of a kind wins. */
-function readPrefer(header: string | undefined): Prefer {
+/**
+ * Ignores unknown preferences and all parameters of preferences; the first of a kind wins.
+ * https://www.rfc-editor.org/rfc/rfc7240#section-2
+ */
+export function readPrefer(header: string | undefined): Prefer {
   if (header === undefined) return NO_PREFERENCE
   const wanted = new Map<string, string>()
   for (const part of header.split(',')) {
@@ -135,11 +142,13 @@ function readPrefer(header: string | undefined): Prefer {
     (value) => value === wanted.get('return'),
   )
   const handling = wanted.get('handling')
+  const wait = wanted.get('wait') ?? ''
   const isHandling = handling === 'strict' || handling === 'lenient'
   return {
     returned,
     handling: handling === 'lenient' ? 'lenient' : 'strict',
     respondAsync: wanted.has('respond-async'),
+    waitMs: /^\d{1,9}$/.test(wait) ? Number(wait) * 1000 : undefined,
     applied: [
       ...(returned === undefined ? [] : [`return=${returned}`]),
       ...(isHandling ? [`handling=${handling}`] : []),

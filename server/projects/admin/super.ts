@@ -13,6 +13,7 @@ import {
 import { appliedMigrations, queueDepths } from '../../../shared/jobs/upkeep/upkeep.ts'
 import { readMails } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
+import { readPrefer } from '../../../shared/request/negotiate.ts'
 import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { INDEX_REVISION } from '../../../shared/store/index/keys.ts'
@@ -35,7 +36,7 @@ export function requireSuperAdmin(principal: Principal): void {
 
 /** Errors: 400 without `Prefer: respond-async`. */
 export function requireAsync({ headers }: FhirRequest): void {
-  if (/(^|[,;\s])respond-async\b/i.test(headers.prefer ?? '')) return
+  if (readPrefer(headers.prefer).respondAsync) return
   throw badRequest('Operation requires "Prefer: respond-async"')
 }
 

@@ -134,6 +134,18 @@ t.test('returns the status URL when the wait ends, and continues the run', async
   t.equal(both.text, 'attempt 1')
 })
 
+t.test('ignores parameters of other preferences', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  for (const prefer of ['handling=lenient; respond-async', 'return=minimal;wait=0;respond-async']) {
+    const answer = await execute(admin, id, {}, { Prefer: prefer })
+    t.same([answer.status, answer.text], [200, '1'], prefer)
+    t.equal(answer.headers.get('preference-applied'), null, prefer)
+  }
+  const quoted = await execute(admin, id, {}, { Prefer: 'respond-async; later, WAIT="100"' })
+  t.equal(quoted.status, 200)
+  t.equal(quoted.headers.get('preference-applied'), 'wait=100')
+})
+
 t.test('returns the status URL immediately to a caller that does not wait', async (t) => {
   const id = await aBot(botica, waiting, patient)
   for (let round = 0; round < 5; round++) {
