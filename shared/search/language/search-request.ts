@@ -15,7 +15,12 @@ export interface CriteriaScope {
   joins: number
 }
 
-/** The modifiers of each parameter type; a reference has resource types as well. */
+/**
+ * The modifiers of each parameter type; a reference has resource types as well. The compiler reports the functions that
+ * must handle a new one, except `TEXT_MODIFIERS` and `checkModifier` (criteria.ts), `FILTER_OPERATORS` (filter.ts),
+ * `CODE_LIST_MODIFIERS` (below), `FROM_VALUE_SETS` (rest/codes.ts), `negated` (predicates/compile.ts) and `keysMatcher`
+ * (access/decisions/match-row.ts).
+ */
 export const MODIFIERS = {
   token: ['not', 'missing', 'text', 'of-type', 'contains', 'in', 'not-in', 'above', 'below'],
   reference: ['identifier', 'not', 'missing', 'above', 'below'],
