@@ -26,7 +26,7 @@ export const REGISTRY_TYPES: ReadonlySet<string> = new Set([
   'UserSecurityRequest',
 ])
 
-const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
+export const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
   'Login',
   'JsonWebKey',
   'DomainConfiguration',

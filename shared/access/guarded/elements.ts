@@ -154,10 +154,10 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   TerminologyCapabilities: SENT,
   ...Object.fromEntries(
     [
-      ...['AllergyIntolerance', 'Appointment', 'Basic', 'CarePlan', 'Claim', 'Communication'],
-      ...['Composition', 'Condition', 'Coverage', 'Device', 'DeviceUseStatement'],
-      ...['DiagnosticReport', 'DocumentReference', 'Encounter', 'Flag', 'Goal', 'ImagingStudy'],
-      ...['Immunization', 'Location', 'Medication', 'MedicationRequest'],
+      ...['AllergyIntolerance', 'Appointment', 'Basic', 'CarePlan', 'CareTeam', 'Claim'],
+      ...['Communication', 'Composition', 'Condition', 'Coverage', 'Device', 'DeviceUseStatement'],
+      ...['DiagnosticReport', 'DocumentReference', 'Encounter', 'EpisodeOfCare', 'Flag', 'Goal'],
+      ...['ImagingStudy', 'Immunization', 'Location', 'Medication', 'MedicationRequest'],
       ...['MedicationStatement', 'Observation', 'Organization', 'Patient', 'Practitioner'],
       ...['PractitionerRole', 'Procedure', 'QuestionnaireResponse', 'RelatedPerson'],
       ...['RequestGroup', 'ServiceRequest', 'Slot', 'Specimen', 'Substance', 'Task'],

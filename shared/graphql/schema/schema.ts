@@ -16,6 +16,7 @@ import {
   GraphQLString,
   specifiedDirectives,
 } from 'graphql'
+import { SUPER_ADMIN_ONLY } from '../../access/policy.ts'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
 import {
@@ -45,12 +46,6 @@ const directives: readonly GraphQLDirective[] = [
 ]
 
 type Fields = GraphQLFieldConfigMap<unknown, unknown>
-
-const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
-  'DomainConfiguration',
-  'JsonWebKey',
-  'Login',
-])
 
 /** `instance`: type of the root resource. */
 interface Audience {

@@ -301,8 +301,21 @@ function rowsSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
   return `with j as materialized (select ${predicate.keys(bind)} as k) ${few} union all ${many}`
 }
 
-/** Types whose self keys are indexed (resource_self). */
-const BY_SELF = [112, 51, 125, 117, 118, 109, 79, 20, 65, 55, 37, 41]
+/** Types whose self keys are indexed: those of the index resource_self, in its order. */
+const BY_SELF = [
+  'Patient',
+  'Encounter',
+  'RelatedPerson',
+  'Practitioner',
+  'PractitionerRole',
+  'Organization',
+  'Location',
+  'CareTeam',
+  'Group',
+  'EpisodeOfCare',
+  'Coverage',
+  'Device',
+].map(typeNumber)
 const HAS_SELF = `(r.type in (${BY_SELF.join(', ')})) is true`
 
 function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {

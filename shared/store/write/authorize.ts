@@ -193,7 +193,8 @@ async function holdersAmong(
   const rows = await connection.query<{ id: string }>({
     name: 'account-holders',
     text: `select x.id::text from unnest($2::uuid[]) with ordinality as x(id, n)
-      where exists (select 1 from version v where v.project = $1 and v.type = 112 and v.id = x.id
+      where exists (select 1 from version v
+        where v.project = $1 and v.type = ${typeNumber(PATIENT)} and v.id = x.id
         and v.meta_ext like '%"accounts":%') order by x.n`,
     values: [project, patients],
   })
