@@ -64,7 +64,7 @@ export function requireAccess(authenticate: Middleware, access: Access): Middlew
 
 const WRONG_PER_MINUTE = 60
 
-/** `address` comes from `addressOf`. Errors: 429 after too many wrong ones in a minute. */
+/** `address` comes from `rateLimitAddress`. Errors: 429 after too many wrong ones in a minute. */
 export function verifyClientSecret(
   { wrongSecrets }: Services,
   client: Resource,

@@ -50,7 +50,7 @@ export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string)
 const NAVIGATED =
   /^\/(?:oauth2\/authorize|auth\/external|oauth|signin|resetpassword|(?:setpassword|verifyemail|pages|console|graphiql|docs)(?:\/.*)?)$/i
 
-/** Echoes the origin, never `*`: the SDK sends credentials. Runs after `paths`, which normalizes paths. */
+/** Echoes the origin, never `*`: the SDK sends credentials. Runs after `normalizePath`. */
 export function corsHeaders(config: Config): Middleware {
   const answer = cors({
     origin: (ctx: Context) => {

@@ -135,7 +135,7 @@ interface Spare {
   readonly blocks: Buffer[]
 }
 
-/** Errors: transient ones; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+/** Errors: transient ones; ImportLeaseLost; PartTooEarly. Returns early when `signal` aborts. */
 async function importPart(
   services: Services,
   spare: Spare,
@@ -202,7 +202,7 @@ function typeFor(principal: Principal, { type }: LeasedImportPart): string {
   return type
 }
 
-/** Errors: PartLost when the caller is no longer a member, which fails the whole import. */
+/** Errors: ImportLeaseLost when the caller is no longer a member, which fails the whole import. */
 async function requireImportCaller(services: Services, part: LeasedImportPart): Promise<Principal> {
   const principal = await activePrincipal(services, part.caller)
   if (principal !== undefined) return principal

@@ -32,7 +32,10 @@ interface WrittenLines {
 
 const NEVER = new AbortController().signal
 
-/** Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe; PartLost. */
+/**
+ * Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe;
+ * ImportLeaseLost.
+ */
 export async function writeLines(
   services: Services,
   principal: Principal,

@@ -1,4 +1,7 @@
-/** `Prefer: respond-async` for bundles: a worker stores the response as a Binary. https://hl7.org/fhir/R4/async.html */
+/**
+ * `Prefer: respond-async` for searches, bundles and some operations: a worker stores the response as a Binary. Also
+ * `$reindex` and `$expunge`. https://hl7.org/fhir/R4/async.html
+ */
 import { randomUUID } from 'node:crypto'
 import { type Principal, profileReference, servicePrincipal } from '../access/principal.ts'
 import { system } from '../access/project-context.ts'

@@ -278,7 +278,7 @@ export class Runner {
     }
   }
 
-  /** Errors: RunLost, which ends the run. */
+  /** Errors: RunLeaseLost, which ends the run. */
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
     if ((await this.#lives.noteWrite(job, attempt)) === 'wrote') return
     const lost = new RunLeaseLost()

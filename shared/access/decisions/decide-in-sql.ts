@@ -159,7 +159,7 @@ function makeStatement(
   const columns = placeColumns(question, (grant) =>
     fewRowsSql(compileGrant(scope, grant).tests, bind),
   )
-  // One plan for lists of any length, as in fetch.ts.
+  // One plan for lists of any length, as in newest.ts.
   const text = `select x.n::int, ${versionColumns('v')}, j.*
     from unnest((select ${ids})) with ordinality as x(id, n)
     cross join lateral (
