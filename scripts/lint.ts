@@ -1,5 +1,6 @@
 /** `npm run lint` checks the rules that Biome does not have and lists each fault. */
 import { findBullmqFaults } from './lint/bullmq.ts'
+import { findUnknownNames } from './lint/names.ts'
 import { findPageFaults, findWordingFaults } from './lint/prose.ts'
 import { readSources } from './lint/sources.ts'
 import { findStyleFaults } from './lint/style.ts'
@@ -9,6 +10,7 @@ const sources = readSources()
 const code = sources.filter(({ path }) => /^(?!docs|examples).*\.(ts|tsx|js|cjs)$/.test(path))
 const faults = [
   ...findStyleFaults(code),
+  ...findUnknownNames(sources),
   ...findBullmqFaults(code),
   ...findTestFaults(code),
   ...(await findPageFaults(sources)),
