@@ -249,11 +249,13 @@ function hasSameElements(a: Resource, b: Resource): boolean {
   return isSameValue(before, after)
 }
 
-/** Undefined when an update lost a race, `held` when a patient holds accounts. Errors: 400 for references, 409. */
-export async function submit(
-  store: StoreContext,
-  prepared: Prepared,
-): Promise<Date | 'held' | undefined> {
+/** `lost`: an update lost a race. `held`: a patient holds accounts, which the version would inherit. */
+export type Submitted =
+  | { readonly kind: 'written'; readonly at: Date }
+  | { readonly kind: 'lost' | 'held' }
+
+/** Errors: 400 for references, 409. */
+export async function submit(store: StoreContext, prepared: Prepared): Promise<Submitted> {
   const { write, references } = prepared
   const { resourceType: type } = prepared.resource
   // A statement behind the writes checks them, before the writes are answered.
@@ -262,17 +264,18 @@ export async function submit(
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
     throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
-  if (rows.some(({ target }) => target === ACCOUNT_PATIENT)) return 'held'
+  if (rows.some(({ target }) => target === ACCOUNT_PATIENT)) return { kind: 'held' }
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
-  if (rows.length === 0) return undefined
+  if (rows.length === 0) return { kind: 'lost' }
   for (const { p, k } of write.rows?.codes ?? []) store.seenCodes.set(p ^ k, true)
   const { project, parts } = write
   for (const { part, row } of parts) await store.written(part, { project, row })
-  return rows[0]?.lu ?? undefined
+  const at = rows[0]?.lu ?? undefined
+  return at === undefined ? { kind: 'lost' } : { kind: 'written', at }
 }
 
 /** Caches the written version, so that its next change skips the read. */

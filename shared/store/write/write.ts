@@ -61,7 +61,15 @@ import {
   inheritedAccounts,
   newAccounts,
 } from './authorize.ts'
-import { isTaken, isUnchanged, type Prepared, prepare, submit, toWriteResult } from './prepare.ts'
+import {
+  isTaken,
+  isUnchanged,
+  type Prepared,
+  prepare,
+  type Submitted,
+  submit,
+  toWriteResult,
+} from './prepare.ts'
 
 const INTERACTIONS = ['read', 'update'] as const
 
@@ -87,18 +95,18 @@ export async function create(
     })
   let decided = await prepareCreate(authorized)
   let written = await write(decided)
-  if (written === 'held') {
+  if (written.kind === 'held') {
     decided = prepareDecided(authorized, await inherited(authorized))
     written = await write(decided)
   }
-  if (!(written instanceof Date)) throw new Error('An insert wrote no row')
+  if (written.kind !== 'written') throw new Error('An insert wrote no row')
   const { prepared, decision } = decided
   const governing = await decideWritten(store, principal, 'create', {
     prepared,
     decided: decision,
     stored: undefined,
   })
-  const result = toWriteResult(store, prepared, id, { lastUpdated: written, outcome: 'created' })
+  const result = toWriteResult(store, prepared, id, { lastUpdated: written.at, outcome: 'created' })
   return redactFor(principal, result, hiddenBy(governing))
 }
 
@@ -212,25 +220,38 @@ async function changeStored(wanted: Wanted): Promise<WriteResult | typeof LOST> 
   const { store, principal, type, id, options } = wanted
   const before = await readDecided(store, principal, type, { id, interactions: INTERACTIONS })
   const planned = await planChange(wanted, before)
-  const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
-  if (result === LOST && options.ifMatch) throw preconditionFailed()
-  return result
+  const ended =
+    planned.kind === 'planned' ? await writeChange(store, principal, planned) : planned
+  if (ended.kind === 'done') return ended.result
+  if (options.ifMatch) throw preconditionFailed()
+  return LOST
 }
 
-/** Changes a cached version without a read; undefined on a miss, and for any outcome but a written version. */
+/**
+ * Changes a cached version without a read; undefined on a miss, and for any end but a written version. The change is
+ * then planned again, on the stored version: its errors count, and `options.check` and the write rule run twice.
+ */
 async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
   const before = await decideKnownRow(store, principal, row, INTERACTIONS)
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
-  const result = isChange(planned) ? await writeChange(store, principal, planned) : LOST
-  if (result !== LOST) return result
+  if (planned?.kind === 'planned') {
+    const ended = await writeChange(store, principal, planned)
+    if (ended.kind === 'done') return ended.result
+  }
   store.recent?.drop(row)
   return undefined
 }
 
-interface Change extends Decided {
+/** `lost`: another write came first, so the change must be planned again. */
+type Ended =
+  | { readonly kind: 'done'; readonly result: WriteResult }
+  | { readonly kind: 'lost' }
+
+interface PlannedUpdate extends Decided {
+  readonly kind: 'planned'
   readonly isLive: boolean
   readonly stored: Resource | undefined
   /** Paths of the version before that the caller does not see. */
@@ -238,14 +259,11 @@ interface Change extends Decided {
   readonly id: string
 }
 
-function isChange(planned: Change | WriteResult | typeof LOST | undefined): planned is Change {
-  return typeof planned === 'object' && 'prepared' in planned
-}
-
+/** Ends at once for a new resource, which it creates, and for an unchanged one. */
 async function planChange(
   wanted: Wanted,
   before: DecidedRow | undefined,
-): Promise<Change | WriteResult | typeof LOST> {
+): Promise<PlannedUpdate | Ended> {
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
   const { read: seen, update: changing } = before?.decisions ?? {}
@@ -282,7 +300,7 @@ interface Replacement {
 async function planReplacement(
   { store, principal, type, id, options }: Wanted,
   { row, live, hidden, changing, resource }: Replacement,
-): Promise<Change | WriteResult> {
+): Promise<PlannedUpdate | Ended> {
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
   const own = await readOwnParameters(store.ownParameters, store.connection, principal, row.project)
@@ -311,10 +329,13 @@ async function planReplacement(
   )
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
   requireRoom(prepared, live, options)
-  if (live && stored && isUnchanged(live, stored, prepared))
-    return { ...redactFor(principal, live, hidden), outcome: 'unchanged' }
+  if (live && stored && isUnchanged(live, stored, prepared)) {
+    const result = { ...redactFor(principal, live, hidden), outcome: 'unchanged' } as const
+    return { kind: 'done', result }
+  }
   const decision = decideUpdate(store, principal, prepared, stored)
-  return { prepared, isLive: live !== undefined, stored, decision, hidden, id: place.id }
+  const isLive = live !== undefined
+  return { kind: 'planned', prepared, isLive, stored, decision, hidden, id: place.id }
 }
 
 function contentLength(version: Version | undefined): number {
@@ -333,20 +354,21 @@ function requireRoom(
 async function writeChange(
   store: StoreContext,
   principal: Principal,
-  { prepared, isLive, stored, decision, hidden, id }: Change,
-): Promise<WriteResult | typeof LOST> {
-  const written = await submit(store, prepared).catch((error: unknown) => {
+  { prepared, isLive, stored, decision, hidden, id }: PlannedUpdate,
+): Promise<Ended> {
+  const written = await submit(store, prepared).catch((error: unknown): Submitted => {
     if (isLive || !isTaken(error)) throw error
     // Another caller has restored the deleted resource. A failed statement ends a transaction.
     if (store.deferred) throw new RaceLost()
-    return undefined
+    return { kind: 'lost' }
   })
-  if (!(written instanceof Date)) return LOST
+  if (written.kind !== 'written') return { kind: 'lost' }
   const decided = { prepared, decided: decision, stored }
   const governing = await decideWritten(store, principal, 'update', decided)
   const left = hiddenAfter(store, principal, prepared)
-  const result = toWriteResult(store, prepared, id, { lastUpdated: written, outcome: 'updated' })
-  return redactFor(principal, result, [...hidden, ...hiddenBy(governing), ...left])
+  const result = toWriteResult(store, prepared, id, { lastUpdated: written.at, outcome: 'updated' })
+  const shown = redactFor(principal, result, [...hidden, ...hiddenBy(governing), ...left])
+  return { kind: 'done', result: shown }
 }
 
 async function createAt(
@@ -354,17 +376,18 @@ async function createAt(
   principal: Principal,
   resource: Resource,
   options: WriteOptions,
-): Promise<WriteResult | typeof LOST> {
+): Promise<Ended> {
   const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate || options.keepId
   if (!mayChoose) throw notFound()
   try {
-    return await create(store, principal, resource, { ...options, keepId: true })
+    const result = await create(store, principal, resource, { ...options, keepId: true })
+    return { kind: 'done', result }
   } catch (error) {
     const isLostRace = error instanceof HttpError && error.status === 409
     if (!isLostRace || store.deferred) throw error
     // Another create took this id: the next attempt finds the row, if it is visible.
     const found = await readRow(store, principal, resource.resourceType, resource.id ?? '')
-    if (found !== undefined) return LOST
+    if (found !== undefined) return { kind: 'lost' }
     throw error
   }
 }
