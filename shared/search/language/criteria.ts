@@ -98,9 +98,10 @@ function readEnds(
   return never === undefined ? refusal : [never]
 }
 
-const [ALWAYS, NEVER] = ['false', 'true'].map((value): Condition => {
-  return { code: '_lastUpdated', type: 'date', modifier: 'missing', values: [value] }
-}) as [Condition, Condition]
+/** Every resource has `_lastUpdated`, so that the condition is true of all or of none. */
+const MISSING = { code: '_lastUpdated', type: 'date', modifier: 'missing' } as const
+const ALWAYS: Condition = { ...MISSING, values: ['false'] }
+const NEVER: Condition = { ...MISSING, values: ['true'] }
 
 /** Restricts the types at the end of a chain or `_has`. Errors: 400. */
 function ofType(type: string, value: string): Condition {
