@@ -64,7 +64,17 @@ export async function runTransaction<T>(
         return LOST
       }
     })
-  return locks.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()
+  return withTurns(store, locks, run)
+}
+
+/** Takes the turns in this order, holds all of them during `work`. */
+function withTurns<T>(
+  store: StoreContext,
+  [key, ...others]: readonly bigint[],
+  work: () => Promise<T>,
+): Promise<T> {
+  if (key === undefined) return work()
+  return store.turns(key, () => withTurns(store, others, work))
 }
 
 /** Sorted, to prevent deadlocks. */
