@@ -111,17 +111,13 @@ function toFhirRequest(
   { services, large }: Pick<Web, 'services' | 'large'>,
   { body, upload }: Content,
 ): FhirRequest {
-  let signal: AbortSignal | undefined
   const request = requestIn(ctx, fhirPath(ctx), body)
   return {
     ...request,
     ...(upload && { upload }),
     // A reply stored for a repeated request is stored as a whole.
     takesPieces: request.headers['idempotency-key'] === undefined,
-    get signal() {
-      signal ??= disconnectSignal(ctx)
-      return signal
-    },
+    signal: disconnectSignal(ctx),
     offload:
       large && ((inner) => large.handleRequest(credentialsIn(services, ctx), withoutKey(inner))),
   }
