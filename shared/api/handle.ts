@@ -49,22 +49,22 @@ import { findRoute, requireNoEffects } from './routes.ts'
 
 /** Never throws for client errors: they are replies with an OperationOutcome. */
 export const handle: Handle = (opened, principal, request) =>
-  answered(request, () => {
+  withErrorsAsReplies(request, () => {
     const services = scopedTo(opened, request.projectScope)
     const hasKey = request.headers['idempotency-key'] !== undefined
     const isOnce = hasKey && isIdempotent(request, principal)
-    if (!isOnce) return answer(services, principal, request)
+    if (!isOnce) return handleAudited(services, principal, request)
     // The caller may reconnect for the answer, so its disconnect does not cancel the work.
     const { signal: _, ...lasting } = request
     return answerOnce(services, principal, request, {
-      answer: (inner) => answer(inner, principal, lasting, services),
-      failed: (error) => failed(request, error),
+      answer: (inner) => handleAudited(inner, principal, lasting, services),
+      failed: (error) => errorReply(request, error),
       isWhole: isWhole(request),
     })
   })
 
 /** Inside a transaction, `outer` has services outside it: refusals are recorded even after a rollback. */
-async function answer(
+async function handleAudited(
   services: Services,
   principal: Principal,
   request: FhirRequest,
@@ -76,7 +76,7 @@ async function answer(
     if (target.kind === 'job') {
       return withTracing(await target.answer(services, caller, request), request)
     }
-    const reply = await respond(services, caller, request, target)
+    const reply = await chargeAndRun(services, caller, request, target)
     const signed = await withSigned(services, principal, target, reply)
     return isStored(target) ? signed : withTracing(signed, request)
   } catch (error) {
@@ -93,17 +93,16 @@ function isWhole(request: FhirRequest): boolean {
   return isObject(sent) && sent.type === 'transaction' && !readPreferences(request).respondAsync
 }
 
-/** Turns errors into replies. */
-async function answered(request: FhirRequest, answer: () => Promise<FhirReply>) {
+async function withErrorsAsReplies(request: FhirRequest, work: () => Promise<FhirReply>) {
   try {
-    return await answer()
+    return await work()
   } catch (error) {
     if (!(error instanceof HttpError)) throw error
-    return failed(request, error)
+    return errorReply(request, error)
   }
 }
 
-function failed(request: FhirRequest, error: HttpError): FhirReply {
+function errorReply(request: FhirRequest, error: HttpError): FhirReply {
   const reply = withTracing(failureReply(error), request)
   return wantsPretty(request) ? indented(reply) : reply
 }
@@ -151,8 +150,8 @@ function findTarget({ method, path }: FhirRequest): Route | Job {
   return JOBS.find(({ below }) => path.startsWith(below)) ?? findRoute(method, path)
 }
 
-/** Answers one request. Errors: HttpError for faults of the caller. */
-async function respond(
+/** Errors: HttpError for faults of the caller. */
+async function chargeAndRun(
   services: Services,
   principal: Principal,
   request: FhirRequest,
@@ -163,14 +162,14 @@ async function respond(
   const item =
     principal.project.quota &&
     (await charge(services, principal, { request, units: loadUnits(route) }))
-  const reply = await answerRoute(services, principal, request, route).catch((error: unknown) => {
+  const reply = await runRoute(services, principal, request, route).catch((error: unknown) => {
     if (!(error instanceof OffloadRequired) || request.offload === undefined) throw error
     return request.offload(request)
   })
   return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
 }
 
-async function answerRoute(
+async function runRoute(
   services: Services,
   principal: Principal,
   request: FhirRequest,
@@ -183,7 +182,7 @@ async function answerRoute(
     if (operation.area !== undefined) requireArea(principal, operation.area)
     if (operation.ownFormat) return operation.run(call)
     const preferences = readPreferences(request)
-    return finish(await operation.run(call), preferences)
+    return applyPreferences(await operation.run(call), preferences)
   }
   const asked = { services, principal, request }
   const hasReplicas = services.replicas !== undefined
@@ -193,8 +192,8 @@ async function answerRoute(
     if (content !== undefined) return content
   }
   const preferences = readPreferences(request)
-  const reply = await run({ ...asking, preferences }, route)
-  return finish(reply, preferences)
+  const reply = await dispatch({ ...asking, preferences }, route)
+  return applyPreferences(reply, preferences)
 }
 
 const SEARCHES = new Set<string>(['search', 'search-form', 'system-search', 'compartment-search'])
@@ -204,10 +203,10 @@ const ONLY_READ = SEARCHES.union(
 )
 
 /** The bundle charges the cost of its entries. */
-const answerEntry: Respond = (services, principal, request) =>
-  answerRoute(services, principal, request, findRoute(request.method, request.path))
+const runEntry: Respond = (services, principal, request) =>
+  runRoute(services, principal, request, findRoute(request.method, request.path))
 
-async function run(
+async function dispatch(
   context: FhirContext,
   route: Exclude<Route, { readonly kind: 'operation' }>,
 ): Promise<FhirReply> {
@@ -246,7 +245,7 @@ async function run(
     case 'bundle': {
       const asked = readBundle(context, findRoute)
       if (context.preferences.respondAsync) return acceptRequest(context)
-      return bundle(context, asked, answerEntry)
+      return bundle(context, asked, runEntry)
     }
     case 'metadata':
       return capabilities(context)
@@ -262,7 +261,7 @@ async function run(
   }
 }
 
-function finish(reply: FhirReply, preferences: Preferences): FhirReply {
+function applyPreferences(reply: FhirReply, preferences: Preferences): FhirReply {
   const { contentType, applied, pretty } = preferences
   const headers: Record<string, string> = { ...reply.headers }
   if (headers['Content-Type'] === FHIR_JSON) headers['Content-Type'] = contentType
@@ -272,7 +271,7 @@ function finish(reply: FhirReply, preferences: Preferences): FhirReply {
 
 /** Serves `storage/{id}/{vid}` with a signature in the query, without a Principal. */
 export function handleSigned(services: Services, request: FhirRequest): Promise<FhirReply> {
-  return answered(request, () => signedContent(services, request))
+  return withErrorsAsReplies(request, () => signedContent(services, request))
 }
 
 /** Stores the content that a signed address takes; `address` is that of the sender. */
@@ -281,7 +280,7 @@ export async function handleSignedUpload(
   request: FhirRequest,
   address: string,
 ): Promise<FhirReply> {
-  return await answered(request, async () => {
+  return await withErrorsAsReplies(request, async () => {
     const upload = await signedUpload(services, request, address)
     return await handle(services, upload.principal, upload.request)
   })
