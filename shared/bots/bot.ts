@@ -3,7 +3,7 @@ import { callerKey, type Principal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { Cache } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
-import { badRequest, HttpError, ignoreClientError, notFound } from '../core/errors.ts'
+import { badRequest, forbiddenByPlatform, ignoreClientError, notFound } from '../core/errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
 import { asArray, isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { type Acting, narrowSession, type Session } from '../identity/principals.ts'
@@ -159,7 +159,7 @@ async function findBotMembership(
 }
 
 export function toActing({ membershipId, scope, patient }: Principal): Acting {
-  if (membershipId === undefined) throw new HttpError(403, badRequest('No membership').outcome)
+  if (membershipId === undefined) throw forbiddenByPlatform('No membership')
   return { membershipId, scope, patient }
 }
 
