@@ -1,5 +1,6 @@
 /** Reads and histories. https://hl7.org/fhir/R4/http.html#read, #history */
 
+import { SUBSCRIPTION } from '../access/subscription.ts'
 import { badRequest, notFound, notSupported } from '../core/errors.ts'
 import { singleValue } from '../core/query.ts'
 import { historyEntry, type Link } from '../fhir/bundle.ts'
@@ -188,7 +189,7 @@ export async function read(context: FhirContext, type: string, id: string): Prom
   const { services, principal } = context
   const stored = () => services.repository.read(principal, type, id)
   const held = () => readSocketSubscription(services, principal, id)
-  return replyWith(context, await storedOrHeld(type, stored, held))
+  return replyWith(context, await (type === SUBSCRIPTION ? storedOrHeld(stored, held) : stored()))
 }
 
 export async function vread(

@@ -218,11 +218,9 @@ export async function updateFrom(
   if (demandsExistence(request)) await requireExisting(context, type, id)
   const next = await beforeWrite(context, 'update', { ...resource, id }, options.ifMatch)
   return writeAudited(context, type, async (inside) => {
-    const written = await storedOrHeld(
-      type,
-      () => inside.services.repository.update(principal, next, options),
-      () => rejectSocketChange(services, principal, id),
-    )
+    const stored = () => inside.services.repository.update(principal, next, options)
+    const held = () => rejectSocketChange(services, principal, id)
+    const written = await (type === SUBSCRIPTION ? storedOrHeld(stored, held) : stored())
     return finishWrite(inside, written, warnings)
   })
 }
@@ -251,11 +249,9 @@ export async function patchFrom(
   const options = { ...writeOptions(request), largest: services.config.maxBodyBytes, check }
   if (demandsExistence(request)) await requireExisting(context, type, id)
   return writeAudited(context, type, async (inside) => {
-    const written = await storedOrHeld(
-      type,
-      () => patchWithPreCommit(inside, { type, id, apply: change, options }),
-      () => rejectSocketChange(services, principal, id),
-    )
+    const stored = () => patchWithPreCommit(inside, { type, id, apply: change, options })
+    const held = () => rejectSocketChange(services, principal, id)
+    const written = await (type === SUBSCRIPTION ? storedOrHeld(stored, held) : stored())
     return finishWrite(inside, written)
   })
 }
@@ -283,11 +279,9 @@ export async function remove(context: FhirContext, type: string, id: string): Pr
   if (demandsExistence(request)) await requireExisting(context, type, id)
   await beforeDelete(context, type, id, options.ifMatch)
   const { deletion, warnings } = await writeAudited(context, type, async (inside) => {
-    const deletion = await storedOrHeld(
-      type,
-      () => inside.services.repository.delete(principal, type, id, options),
-      () => deleteSocketSubscription(services, principal, id),
-    )
+    const stored = () => inside.services.repository.delete(principal, type, id, options)
+    const held = () => deleteSocketSubscription(services, principal, id)
+    const deletion = await (type === SUBSCRIPTION ? storedOrHeld(stored, held) : stored())
     return { deletion, warnings: await afterDeletion(inside, deletion) }
   })
   const headers = { ETag: formatEtag(deletion) }

@@ -122,9 +122,8 @@ export async function deleteSocketSubscription(
   return { ...seen, ver: seen.ver + 1, content: undefined, membership: undefined }
 }
 
-/** `stored` reads stored ones; `held` those in Redis. */
+/** For Subscriptions: `stored` acts on those in the database, `held` on those in Redis. */
 export async function storedOrHeld<T extends Version>(
-  type: string,
   stored: () => Promise<T>,
   held: () => Promise<T | undefined>,
 ): Promise<T> {
@@ -132,7 +131,7 @@ export async function storedOrHeld<T extends Version>(
     return await stored()
   } catch (error) {
     const isMissing = error instanceof HttpError && error.status === 404
-    const found = type === SUBSCRIPTION && isMissing ? await held() : undefined
+    const found = isMissing ? await held() : undefined
     if (found === undefined) throw error
     return found
   }
