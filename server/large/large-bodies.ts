@@ -115,8 +115,16 @@ function plain(request: FhirRequest): PlainRequest {
   const isUpload = request.upload !== undefined
   const content = Buffer.isBuffer(request.upload) ? request.upload : body
   return {
-    ...{ method, readsOnly, path, queryText, headers, requestId, traceId, isPreCommitted },
-    ...{ body: content, isUpload },
+    method,
+    readsOnly,
+    path,
+    queryText,
+    headers,
+    requestId,
+    traceId,
+    isPreCommitted,
+    body: content,
+    isUpload,
     ...(projectScope === undefined ? {} : { projectScope }),
   }
 }

@@ -122,8 +122,18 @@ function untilPlain(grants: readonly Grant[]): readonly Grant[] {
 
 const ALLOWED: readonly Interaction[] = ['read', 'update']
 const KEPT = [
-  ...['identifier', 'externalId', 'email', 'emailVerified', 'admin', 'project'],
-  ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
+  'identifier',
+  'externalId',
+  'email',
+  'emailVerified',
+  'admin',
+  'project',
+  'passwordHash',
+  'mfaSecret',
+  'mfaRequired',
+  'mfaEnrolled',
+  'provenEmail',
+  'extension',
 ]
 
 /** Returns undefined when the policy decides, as for admins and other types. */

@@ -126,8 +126,16 @@ const MAX_TEXT = 100_000
 
 /** Elements without searchable words: links, types, encoded data. */
 const SILENT: ReadonlySet<string> = new Set([
-  ...['resourceType', 'id', 'meta', 'data', 'contentType'],
-  ...['system', 'url', 'reference', 'profile', 'instantiatesCanonical'],
+  'resourceType',
+  'id',
+  'meta',
+  'data',
+  'contentType',
+  'system',
+  'url',
+  'reference',
+  'profile',
+  'instantiatesCanonical',
 ])
 
 export function extractResourceText(resource: Resource): ResourceText {

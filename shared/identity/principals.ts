@@ -217,8 +217,14 @@ class Sessions {
     const principal = narrowed(unscoped, unscoped.scope, unscoped.patient)
     const { isProfileLinked } = context
     return {
-      ...{ principal, project, membership, profile, isProfileLinked },
-      ...{ policies, configuration, login },
+      principal,
+      project,
+      membership,
+      profile,
+      isProfileLinked,
+      policies,
+      configuration,
+      login,
     }
   }
 

@@ -93,7 +93,7 @@ export const importRows: Operation = {
     })
     const { id = '', meta } = resource
     if (type === 'CodeSystem') {
-      await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
+      await services.changes.report({ type, id, number: 0, home: meta?.project })
     }
     return readReply(call, type, resource.id ?? '')
   },

@@ -31,8 +31,17 @@ const OWN_RECORDS = [
 /** By the codes of `Project.defaultAccessPolicies.profileType`. */
 const NEW_POLICIES = {
   Admin: [
-    ...['*', 'AccessPolicy', 'Bot', 'ClientApplication', 'OperationDefinition', 'Project'],
-    ...['ProjectMembership', 'SearchParameter', 'StructureDefinition', 'Subscription', 'User'],
+    '*',
+    'AccessPolicy',
+    'Bot',
+    'ClientApplication',
+    'OperationDefinition',
+    'Project',
+    'ProjectMembership',
+    'SearchParameter',
+    'StructureDefinition',
+    'Subscription',
+    'User',
   ].map((resourceType) => ({ resourceType })),
   Practitioner: [{ resourceType: '*' }],
   Patient: OWN_RECORDS,

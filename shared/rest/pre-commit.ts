@@ -279,7 +279,12 @@ async function compose(
     }
     const next = keep(resource, undefined, fieldsNotCreated(principal, type))
     return made(next, undefined, {
-      ...{ kind: 'insert', project: project.number, projectId: project.id, id, ver: 1, own },
+      kind: 'insert',
+      project: project.number,
+      projectId: project.id,
+      id,
+      ver: 1,
+      own,
       after: undefined,
       accounts: accountsGiven(principal, type),
     })

@@ -31,7 +31,13 @@ const GENERAL = ['_elements', '_fields', '_summary', '_format', '_pretty', '_']
 const OF_READS = new Set([...GENERAL, '_data', '_raw'])
 const OF_HISTORIES = new Set([
   ...GENERAL,
-  ...['_count', '_offset', '_cursor', '_since', '_at', '_sort', '_total'],
+  '_count',
+  '_offset',
+  '_cursor',
+  '_since',
+  '_at',
+  '_sort',
+  '_total',
 ])
 
 export async function history(context: FhirContext, type: string, id: string): Promise<FhirReply> {

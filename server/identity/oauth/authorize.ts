@@ -301,8 +301,18 @@ async function renewedLogin(
   const { user, authMethod, authTime, client, project, membership, profileType } = known
   const { mfaVerified, vouchedBy } = known
   return await createLogin(services, ctx, {
-    ...{ user, authMethod, authTime, client, project, membership, profileType },
-    ...{ mfaVerified, vouchedBy, bySession: true, browser, redirectUri },
+    user,
+    authMethod,
+    authTime,
+    client,
+    project,
+    membership,
+    profileType,
+    mfaVerified,
+    vouchedBy,
+    bySession: true,
+    browser,
+    redirectUri,
     scope: grantedScope(scope),
     expires: loginExpiry(loginClientId(known)),
     patient: profileType === 'Patient' || keepsPatient ? known.patient : undefined,

@@ -55,8 +55,16 @@ export const metaDelete: Operation = {
 const LISTS = ['profile', 'security', 'tag'] as const
 /** A caller may send the whole meta that it read; the standard takes only the lists. */
 const IGNORED = new Set([
-  ...['id', 'extension', 'versionId', 'lastUpdated', 'source'],
-  ...['project', 'author', 'account', 'accounts', 'compartment'],
+  'id',
+  'extension',
+  'versionId',
+  'lastUpdated',
+  'source',
+  'project',
+  'author',
+  'account',
+  'accounts',
+  'compartment',
 ])
 
 type Change = (items: readonly unknown[], given: readonly unknown[]) => readonly unknown[]

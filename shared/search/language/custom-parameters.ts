@@ -88,8 +88,19 @@ function splitUnion(expression: string): string[] {
 
 const READABLE: Readonly<Record<SearchParamType, ReadonlySet<string>>> = {
   token: new Set([
-    ...['code', 'Coding', 'CodeableConcept', 'Identifier', 'ContactPoint', 'boolean'],
-    ...['string', 'id', 'uri', 'url', 'canonical', 'oid', 'uuid'],
+    'code',
+    'Coding',
+    'CodeableConcept',
+    'Identifier',
+    'ContactPoint',
+    'boolean',
+    'string',
+    'id',
+    'uri',
+    'url',
+    'canonical',
+    'oid',
+    'uuid',
   ]),
   reference: new Set(['Reference', 'canonical', 'uri', 'url']),
   string: new Set(['string', 'markdown', 'code', 'id', 'HumanName', 'Address']),

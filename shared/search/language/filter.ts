@@ -110,7 +110,17 @@ function invalid(text: string): Error {
 const PREFIXES = ['eq', 'ne', 'gt', 'lt', 'ge', 'le', 'ap', 'sa', 'eb']
 const OPERATORS = [
   ...PREFIXES,
-  ...['co', 'sw', 'ew', 'pr', 'po', 'ss', 'sb', 'in', 'ni', 're', 'identifier'],
+  'co',
+  'sw',
+  'ew',
+  'pr',
+  'po',
+  'ss',
+  'sb',
+  'in',
+  'ni',
+  're',
+  'identifier',
 ]
 
 /** Operators of each parameter type, as equivalent modifiers; empty for the parameter's default comparison. */

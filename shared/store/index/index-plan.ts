@@ -159,8 +159,19 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Parameter
 
 /** Parameters that nearly all resources have, in addition to mandatory elements. */
 const USUAL: ReadonlySet<string> = new Set([
-  ...['active', 'category', 'code', 'encounter', 'family', 'gender', 'identifier', 'name'],
-  ...['patient', 'performer', 'status', 'subject', 'value-quantity'],
+  'active',
+  'category',
+  'code',
+  'encounter',
+  'family',
+  'gender',
+  'identifier',
+  'name',
+  'patient',
+  'performer',
+  'status',
+  'subject',
+  'value-quantity',
 ])
 const WITH_KEYS: ReadonlySet<string> = new Set(['token', 'reference', 'uri', 'string', 'quantity'])
 

@@ -288,8 +288,14 @@ export function toWriteResult(
   const { project, ver, metaAt, metaExtension } = write
   const content = write.head + timeText(lastUpdated) + write.tail
   recent?.keep({
-    ...{ project, type: write.type, id: write.id, ver, lu: lastUpdated, content },
-    ...{ meta_at: metaAt, meta_ext: metaExtension },
+    project,
+    type: write.type,
+    id: write.id,
+    ver,
+    lu: lastUpdated,
+    content,
+    meta_at: metaAt,
+    meta_ext: metaExtension,
   })
   return {
     type: resource.resourceType,

@@ -18,7 +18,8 @@ export function changePart(
       return { type: reportedType(resourceType), id: place.id, home }
     },
     buildDeletionRow: (version) => ({
-      ...{ type: reportedType(version.type), id: version.id },
+      type: reportedType(version.type),
+      id: version.id,
       home: platformMeta(version).project,
     }),
     committed: ({ project, row }) => report({ ...row, number: project }),

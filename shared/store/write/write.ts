@@ -136,7 +136,13 @@ export function prepareDecided(
     authorized
   const given = accountsGiven(principal, resource.resourceType)
   const place: WritePlace = {
-    ...{ kind: 'insert', ver: 1, after: undefined, project, projectId, id, own },
+    kind: 'insert',
+    ver: 1,
+    after: undefined,
+    project,
+    projectId,
+    id,
+    own,
     accounts: distinctAccounts([...given, ...(accounts ?? [])]),
     ...(accounts === undefined ? { patientIds: inheritsFrom } : {}),
   }
