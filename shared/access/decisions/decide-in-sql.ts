@@ -10,7 +10,7 @@ import { hideFromPlanner } from '../../search/predicates/scan-sql.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
-import type { DecisionStatement } from '../../store/rows/newest.ts'
+import { type DecisionStatement, newestSql } from '../../store/rows/newest.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import type { Grant, Interaction } from '../grant.ts'
 import { grantsFor } from '../policy.ts'
@@ -162,9 +162,7 @@ function makeStatement(
   // One plan for lists of any length, as in newest.ts.
   const text = `select x.n::int, ${versionColumns('v')}, j.*
     from unnest((select ${ids})) with ordinality as x(id, n)
-    cross join lateral (
-      select * from version where project = ${project} and type = ${type} and id = x.id
-      order by ver desc limit 1) v
+    cross join lateral (${newestSql(`project = ${project}`, type)}) v
     left join lateral (select ${columns} from resource r
       where r.project = ${project} and r.type = ${type} and r.id = x.id) j on true
     where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`

@@ -2,7 +2,7 @@
 
 import { tooCostly } from '../../core/errors.ts'
 import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
-import { BARE_COLUMNS } from '../../store/rows/newest.ts'
+import { BARE_COLUMNS } from '../../store/rows/recent-versions.ts'
 import { versionColumns, withVersions } from '../../store/rows/rows.ts'
 import { orderSql } from '../predicates/order.ts'
 import { CHUNK, hasStablePlan, scopeSql } from '../predicates/predicate.ts'

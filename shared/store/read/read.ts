@@ -20,18 +20,17 @@ import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { publishedById } from '../../fhir/published.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
-import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Statement } from '../../postgres/statement.ts'
 import { compartmentCodes } from '../../search/language/search-request.ts'
 import { patientCompartments } from '../index/indexes.ts'
 import {
   isLegalId,
   projectTest,
   requireAllowed,
+  rowKey,
   rowScope,
   type StoreContext,
 } from '../rows/context.ts'
-import { located, type RowKey } from '../rows/newest.ts'
+import { newestStatement } from '../rows/newest.ts'
 import { maskedFor, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 
@@ -146,60 +145,14 @@ export async function readMany(
     ({ type, id }) => isLegalId(id) && isResourceType(type) && may(principal, type, 'read'),
   )
   if (sought.length === 0) return references.map(() => undefined)
-  const keys = sought.map(({ type, id, place }) => ({
-    ...rowScope(principal, type),
-    place,
-    type: typeNumber(type),
-    id: store.keys.rowId(type, id),
-  }))
-  const rows = await store.connection.query<VersionRow & { place: number }>(manyStatement(keys))
-  const seen = await seenRows(store, principal, rows)
-  const found = new Map(seen.map(({ row, version }) => [row.place, version]))
-  return references.map((_, place) => found.get(place))
-}
-
-type ManyKey = Omit<RowKey, 'ruling'> & { readonly place: number }
-
-const LISTS = [
-  '$1::int[]',
-  '$2::int[]',
-  '$3::smallint[]',
-  '$4::uuid[]',
-  '$5::text[]',
-  '$6::boolean[]',
-]
-
-function manyStatement(keys: readonly ManyKey[]): Statement {
-  const everywhere = keys.some((key) => key.everywhere)
-  const list = (of: (key: ManyKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
-  const alone = (key: ManyKey) => ({ ...key, everywhere: false })
-  return {
-    name: everywhere ? 'read-many-everywhere' : 'read-many',
+  const keys = sought.map(({ type, id }) => rowKey(store, principal, type, id))
+  const rows = await store.connection.query<VersionRow & { n: number }>({
+    ...newestStatement(keys),
     isPipelined: true,
-    ...(everywhere
-      ? {
-          inSteps: async (steps) =>
-            await steps.query(manyStatement((await located(steps, keys)).map(alone))),
-        }
-      : { perProject: keys.map(({ project }) => project) }),
-    text: `select distinct on (x.place) x.place, ${V}
-      from ${dialect.unnest(...LISTS.map(dialect.value))}
-        as x(place, project, type, id, prefix, everywhere)
-      ${everywhere ? 'join tenant t on x.everywhere or t.project = x.project' : ''}
-      cross join lateral (
-        select * from version where ${everywhere ? 'project = t.project' : dialect.projectOfList('project', LISTS.length)}
-          and type = x.type and id = x.id order by ver desc limit 1) v
-      where starts_with(v.meta_ext, x.prefix)
-      order by x.place, v.project = x.project desc`,
-    values: [
-      list(({ place }) => place),
-      list(({ project }) => project),
-      list(({ type }) => type),
-      list(({ id }) => id),
-      keys.map(({ metaPrefix }) => metaPrefix),
-      list((key) => key.everywhere),
-    ],
-  }
+  })
+  const seen = await seenRows(store, principal, rows)
+  const found = new Map(seen.map(({ row, version }) => [sought[row.n - 1]?.place, version]))
+  return references.map((_, place) => found.get(place))
 }
 
 /** One more statement per type that needs PostgreSQL. */
