@@ -14,7 +14,7 @@ import { readTopicTerms, readTrigger, type TopicTerms, type Trigger } from './to
 
 export const SUBSCRIPTION = 'Subscription'
 
-export type Change = 'create' | 'update' | 'delete'
+export type ChangeKind = 'create' | 'update' | 'delete'
 
 /** Columns hold a change by its first letter. */
 export const CHANGES_BY_LETTER = { c: 'create', u: 'update', d: 'delete' } as const
@@ -34,7 +34,7 @@ export interface SubscriptionTerms {
   readonly type: string
   /** Empty: every resource of the type. */
   readonly query: string
-  readonly changes: ReadonlySet<Change>
+  readonly changes: ReadonlySet<ChangeKind>
   /** Fires only for exactly `true`; see `%previous` and `%current`. */
   readonly expression: CompiledPath | undefined
   readonly attempts: number
@@ -158,7 +158,7 @@ function extensionsNamed(subscription: Resource, name: string): readonly FoundEx
   return listExtensions(subscription).filter(({ item }) => item.url === PLATFORM_URL + name)
 }
 
-function readChanges(subscription: Resource): ReadonlySet<Change> {
+function readChanges(subscription: Resource): ReadonlySet<ChangeKind> {
   const found = extensionsNamed(subscription, 'subscription-supported-interaction')
   const changes = found.map(({ item: { valueCode }, path }) => {
     if (isChange(valueCode)) return valueCode
@@ -167,7 +167,7 @@ function readChanges(subscription: Resource): ReadonlySet<Change> {
   return new Set(changes.length === 0 ? ['create', 'update', 'delete'] : changes)
 }
 
-function isChange(value: unknown): value is Change {
+function isChange(value: unknown): value is ChangeKind {
   return typeof value === 'string' && CHANGES.has(value)
 }
 

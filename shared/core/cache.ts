@@ -32,7 +32,7 @@ export const REPORTED_TYPES = [
 export type ReportedType = (typeof REPORTED_TYPES)[number]
 
 /** A committed change of a resource. */
-export interface Change {
+export interface CacheChange {
   readonly type: ReportedType
   readonly id: string
   /** Number of the Project that stores the row; the registry has a separate number. */
@@ -42,15 +42,15 @@ export interface Change {
 }
 
 /** After a gap, during which changes may have been missed, everything counts as changed. */
-export type Changed = readonly Change[] | 'everything'
+export type Changed = readonly CacheChange[] | 'everything'
 
 interface Invalidation<K, V> {
   /** A change of these types drops all entries. */
   readonly types?: readonly ReportedType[]
   /** Returns the key that a change drops, for caches with many entries and many changes. */
-  readonly staleKey?: (change: Change) => K | undefined
+  readonly staleKey?: (change: CacheChange) => K | undefined
   /** Returns the test for entries that a change drops; undefined for a change that drops none. */
-  readonly staleEntries?: (change: Change) => ((value: V) => boolean) | undefined
+  readonly staleEntries?: (change: CacheChange) => ((value: V) => boolean) | undefined
 }
 
 interface CacheOptions<K, V, Context> extends Invalidation<K, V> {

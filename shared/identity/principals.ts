@@ -11,7 +11,7 @@ import { AREAS, type Rules } from '../access/grant.ts'
 import { compileAddressRules, type Principal, type ProjectContext } from '../access/principal.ts'
 import { memberQuota, projectContext, system } from '../access/project-context.ts'
 import { narrowed, smartScopes } from '../access/scopes.ts'
-import { type Change, FreshCache, memoFor, type ReportedType } from '../core/cache.ts'
+import { type CacheChange, FreshCache, memoFor, type ReportedType } from '../core/cache.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
 import { readDeclarations } from '../fhir/bot-declarations.ts'
@@ -115,14 +115,14 @@ export async function openPrincipals(
 }
 
 // There are many of them, each of one session.
-const changedLogin = ({ type, id }: Change) => (type === 'Login' ? id : undefined)
+const changedLogin = ({ type, id }: CacheChange) => (type === 'Login' ? id : undefined)
 
-function staleSessions(change: Change) {
+function staleSessions(change: CacheChange) {
   if (!IN_SESSIONS.has(change.type)) return undefined
   return (session: Session | undefined) => session === undefined || concerns(session, change)
 }
 
-function staleProjects(change: Change) {
+function staleProjects(change: CacheChange) {
   if (!IN_SESSIONS.has(change.type)) return undefined
   return (project: ProjectContext | undefined) =>
     project === undefined || concernsProject(project, change)
@@ -134,14 +134,14 @@ const IN_SESSIONS = new Set<ReportedType>([
   ...(['AccessPolicy', 'UserConfiguration', SEARCH_PARAMETER] as const),
 ])
 
-function concernsProject(project: ProjectContext, { type, id, number }: Change): boolean {
+function concernsProject(project: ProjectContext, { type, id, number }: CacheChange): boolean {
   return type === SEARCH_PARAMETER
     ? number === project.number
     : type === 'Project' && id === project.id
 }
 
 /** Returns a predicate for changes that invalidate the session. */
-function concerns({ principal: { project }, membership, profile }: Session, change: Change) {
+function concerns({ principal: { project }, membership, profile }: Session, change: CacheChange) {
   const isNear = (id: string | undefined) =>
     id !== undefined && (id === project.id || project.links?.includes(id) === true)
   const { type, id, home } = change

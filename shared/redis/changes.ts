@@ -1,6 +1,6 @@
 /** Cache invalidation across processes. After a gap everything counts as changed; caches also expire by time. */
 import { randomUUID } from 'node:crypto'
-import type { Change, Changed } from '../core/cache.ts'
+import type { CacheChange, Changed } from '../core/cache.ts'
 import { type Bus, messageKind } from './bus.ts'
 import type { Redis } from './redis.ts'
 
@@ -9,7 +9,7 @@ export type ChangeListener = (changes: Changed) => void
 
 export interface Changes {
   /** Resolves when Redis has accepted the change; on failure `everything` follows once Redis is back. */
-  report(change: Change): Promise<void>
+  report(change: CacheChange): Promise<void>
   follow(hear: ChangeListener): void
 }
 
@@ -42,8 +42,8 @@ export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
 }
 
 /** Batches changes while a message is in flight. */
-function sender(bus: Bus, redis: Redis, origin: string): (change: Change) => Promise<void> {
-  let waiting: Change[] = []
+function sender(bus: Bus, redis: Redis, origin: string): (change: CacheChange) => Promise<void> {
+  let waiting: CacheChange[] = []
   let isBehind = false
   let sending: Promise<void> | undefined
   const send = async () => {

@@ -10,7 +10,7 @@ import { changedBeyondRights } from '../access/guarded/rights.ts'
 import { keepPaths } from '../access/paths.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { type Change, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
+import { type ChangeKind, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
 import {
   type BotTarget,
   findTarget,
@@ -139,14 +139,14 @@ export async function patchWithPreCommit(context: FhirContext, patch: Patch): Pr
 
 /** A write that a bot may review. The resource has an id; for a deletion, only type and id. */
 interface AskedWrite {
-  readonly change: Change
+  readonly change: ChangeKind
   readonly resource: Resource
   readonly ifMatch: WriteOptions['ifMatch']
 }
 
 /** A version to be written; an update of an unknown id is a create. */
 interface Composed {
-  readonly change: Change
+  readonly change: ChangeKind
   readonly row: VersionRow
 }
 

@@ -20,8 +20,8 @@ import {
   type Guard,
   type Inner,
   lockedKeys,
+  runGuardedTransaction,
   runParallel,
-  runTransaction,
 } from './transaction.ts'
 import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
 import { remove, removeTogether } from './write/deletions.ts'
@@ -169,7 +169,7 @@ export class Repository extends Reads {
   transaction<T>(work: (inside: Transaction) => Promise<T>, guard?: Guard): Promise<T> {
     if (this.#places === undefined) throw new Error('A transaction opens its own part')
     const { database, replicas } = this.#places
-    const done = runTransaction(
+    const done = runGuardedTransaction(
       database,
       this.store,
       (inner) => work(new Transaction(inner)),

@@ -44,7 +44,7 @@ export interface Inner {
 }
 
 /** Serializes equal conditions in this process first, then in PostgreSQL. */
-export async function runTransaction<T>(
+export async function runGuardedTransaction<T>(
   database: Database,
   store: StoreContext,
   work: (inner: Inner) => Promise<T>,

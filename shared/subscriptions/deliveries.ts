@@ -5,7 +5,7 @@
 
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
-import { CHANGES_BY_LETTER, type Change } from '../access/subscription.ts'
+import { CHANGES_BY_LETTER, type ChangeKind } from '../access/subscription.ts'
 import { timings } from '../core/config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
@@ -24,7 +24,7 @@ export interface Delivery {
   readonly type: number
   readonly resource: string
   readonly ver: number
-  readonly change: Change
+  readonly change: ChangeKind
   readonly cause: Partial<Cause>
   readonly target: string
   /** 1-based, this one included. */

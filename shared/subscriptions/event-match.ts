@@ -12,7 +12,7 @@ import type { Grant } from '../access/grant.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import {
-  type Change,
+  type ChangeKind,
   criteriaGrant,
   previousTerms,
   type SubscriptionTerms,
@@ -103,7 +103,7 @@ function sharesAccount(resource: () => Resource, accounts: readonly string[]): b
 
 /** A change as version rows; `previous` for an update only. */
 interface ChangedRows {
-  readonly change: Change
+  readonly change: ChangeKind
   readonly row: VersionRow
   readonly previous: VersionRow | undefined
 }

@@ -4,7 +4,7 @@ import { decideContents, hiddenBy, versionsBeforeDeletion } from '../access/deci
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import {
-  type Change,
+  type ChangeKind,
   readSubscription,
   type SubscriptionTarget,
   type SubscriptionTerms,
@@ -79,7 +79,7 @@ export interface Notification {
 /** A change matched by a Subscription. */
 interface AwaitedChange {
   readonly terms: SubscriptionTerms
-  readonly change: Change
+  readonly change: ChangeKind
 }
 
 /** The version of a delivery. */

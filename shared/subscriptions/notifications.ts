@@ -1,7 +1,7 @@
 /** Notifications of Subscriptions to topics. https://hl7.org/fhir/uv/subscriptions-backport/STU1.1/notifications.html */
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
-import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
+import { type ChangeKind, SUBSCRIPTION } from '../access/subscription.ts'
 import type { NotificationContent } from '../access/topic-terms.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../request/services.ts'
@@ -29,7 +29,7 @@ interface NotifiedEvent {
 }
 
 interface Focus {
-  readonly change: Change
+  readonly change: ChangeKind
   readonly type: string
   readonly id: string
   /** JSON of the resource; undefined when it is not part of the content. */

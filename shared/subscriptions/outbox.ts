@@ -6,7 +6,7 @@
 
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
-import { CHANGE_LETTERS, CHANGES_BY_LETTER, type Change } from '../access/subscription.ts'
+import { CHANGE_LETTERS, CHANGES_BY_LETTER, type ChangeKind } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
 import type { Connection } from '../postgres/statement.ts'
@@ -77,7 +77,7 @@ export async function deleteOutboxEvents(
 
 interface Resend {
   readonly home: number
-  readonly change: Change
+  readonly change: ChangeKind
   readonly cause: StoredCause
 }
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { readDecided } from '../access/decisions/decide.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
-import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
+import { type ChangeKind, SUBSCRIPTION } from '../access/subscription.ts'
 import { readTopicTerms } from '../access/topic-terms.ts'
 import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../core/errors.ts'
 import { nonEmptyText, parseReference } from '../fhir/resource.ts'
@@ -28,7 +28,7 @@ import {
 interface ResendOptions {
   readonly type: string
   readonly id: string
-  readonly interaction: Change
+  readonly interaction: ChangeKind
   readonly subscription: string | undefined
   /** Workers log each Subscription's match. */
   readonly verbose: boolean
@@ -197,7 +197,7 @@ const MOST_STATUSES = 1000
 
 // `$resend`: sends the latest version of a resource to Subscriptions again
 
-const CHANGES: readonly Change[] = ['create', 'update', 'delete']
+const CHANGES: readonly ChangeKind[] = ['create', 'update', 'delete']
 
 export const resend: Operation = {
   name: 'resend',

@@ -1,5 +1,5 @@
 /** Versions of topics, their events, kept for `$events`, and heartbeats. */
-import { CHANGES_BY_LETTER, type Change, SUBSCRIPTION } from '../access/subscription.ts'
+import { CHANGES_BY_LETTER, type ChangeKind, SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
@@ -31,7 +31,7 @@ export async function readTopicStamp(
 export interface TopicEvent {
   readonly number: number
   readonly at: Date
-  readonly change: Change
+  readonly change: ChangeKind
   /** The version that it is about, the last one for a deletion; undefined when expunged. */
   readonly row: VersionRow | undefined
 }

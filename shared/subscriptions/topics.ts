@@ -6,7 +6,7 @@ import { oldestFirst } from '../access/guarded/definitions.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { linkedProjects } from '../access/project-context.ts'
-import { type Change, criteriaGrant, SUBSCRIPTION } from '../access/subscription.ts'
+import { type ChangeKind, criteriaGrant, SUBSCRIPTION } from '../access/subscription.ts'
 import { FILTER_CRITERIA, isTopicUrl, type Trigger, withTrigger } from '../access/topic-terms.ts'
 import { Cache } from '../core/cache.ts'
 import { badRequest, HttpError } from '../core/errors.ts'
@@ -32,7 +32,7 @@ const CODE = 'SubscriptionTopic'
 const ELEMENT =
   /^http:\/\/hl7\.org\/fhir\/(?:4\.3|5\.0)\/StructureDefinition\/extension-SubscriptionTopic\.(\w+)$/
 const OLDEST = [{ code: '_id', descending: false }]
-const CHANGES: readonly Change[] = ['create', 'update', 'delete']
+const CHANGES: readonly ChangeKind[] = ['create', 'update', 'delete']
 const USABLE: ReadonlySet<unknown> = new Set(['active', 'draft', undefined])
 /** The topic has them. */
 const ITS_OWN = [
@@ -45,7 +45,7 @@ interface Topic {
   readonly url: string
   readonly isUsable: boolean
   readonly type: string
-  readonly changes: readonly Change[]
+  readonly changes: readonly ChangeKind[]
   readonly current: string | undefined
   readonly previous: string | undefined
   readonly expression: string | undefined
@@ -199,7 +199,7 @@ interface Query {
   readonly current?: string
   readonly previous?: string
   /** Changes for which one of the queries has no version, and the topic lets that fail. */
-  readonly never?: readonly Change[]
+  readonly never?: readonly ChangeKind[]
 }
 
 /** https://hl7.org/fhir/R5/subscriptiontopic-definitions.html#SubscriptionTopic.resourceTrigger.queryCriteria */

@@ -285,9 +285,5 @@ function toMailError(error: unknown): MailError {
   const isRefused = (responseCode ?? 0) >= 500 && code !== 'ETLS'
   const isPermanent = isRefused || code === 'EENVELOPE'
   const what = [code, responseCode].filter((part) => part !== undefined).join(' ')
-  return new MailError(
-    `The mail server rejected it: ${what || 'no reason'}`,
-    isPermanent,
-    error,
-  )
+  return new MailError(`The mail server rejected it: ${what || 'no reason'}`, isPermanent, error)
 }

@@ -5,7 +5,7 @@
 
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Cause, Principal } from '../../access/principal.ts'
-import type { Change } from '../../access/subscription.ts'
+import type { ChangeKind } from '../../access/subscription.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
@@ -122,7 +122,7 @@ export interface ChangeEvent {
   /** Number of the Project whose Subscriptions it concerns; registry rows are stored elsewhere. */
   readonly project: number
   readonly seq: string
-  readonly change: Change
+  readonly change: ChangeKind
   readonly type: string
   readonly id: string
   /** Version made by the change. */

@@ -1,5 +1,5 @@
 /** Reports committed changes, so that caches of all processes drop stale entries. */
-import { type Change, REPORTED_TYPES, type ReportedType } from '../../core/cache.ts'
+import { type CacheChange, REPORTED_TYPES, type ReportedType } from '../../core/cache.ts'
 import type { WritePart } from '../rows/context.ts'
 import { platformMeta } from '../rows/version.ts'
 
@@ -7,8 +7,8 @@ import { platformMeta } from '../rows/version.ts'
 const reportedType = (type: string) => type as ReportedType
 
 export function changePart(
-  report: (change: Change) => Promise<void>,
-): WritePart<Omit<Change, 'number'>> {
+  report: (change: CacheChange) => Promise<void>,
+): WritePart<Omit<CacheChange, 'number'>> {
   return {
     types: new Set(REPORTED_TYPES),
     buildRow({ resource: { resourceType, meta }, place }) {

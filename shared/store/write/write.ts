@@ -226,8 +226,7 @@ async function changeStored(wanted: Wanted): Promise<WriteResult | typeof LOST> 
   const { store, principal, type, id, options } = wanted
   const before = await readDecided(store, principal, type, { id, interactions: INTERACTIONS })
   const planned = await planChange(wanted, before)
-  const ended =
-    planned.kind === 'planned' ? await writeChange(store, principal, planned) : planned
+  const ended = planned.kind === 'planned' ? await writeChange(store, principal, planned) : planned
   if (ended.kind === 'done') return ended.result
   if (options.ifMatch) throw preconditionFailed()
   return LOST
@@ -252,9 +251,7 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
 }
 
 /** `lost`: another write came first, so the change must be planned again. */
-type Ended =
-  | { readonly kind: 'done'; readonly result: WriteResult }
-  | { readonly kind: 'lost' }
+type Ended = { readonly kind: 'done'; readonly result: WriteResult } | { readonly kind: 'lost' }
 
 interface PlannedUpdate extends Decided {
   readonly kind: 'planned'

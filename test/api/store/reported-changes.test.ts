@@ -4,13 +4,13 @@
  */
 import t from 'tap'
 import { writeFeatures } from '../../../shared/api/write-features.ts'
-import { type Change, REPORTED_TYPES } from '../../../shared/core/cache.ts'
+import { type CacheChange, REPORTED_TYPES } from '../../../shared/core/cache.ts'
 import { openRepository } from '../../../shared/store/open-repository.ts'
 import { openTestStore, system } from '../../fixtures/store/store.ts'
 
 const { database } = await openTestStore(t)
-const reported: Change[] = []
-const report = async (change: Change) => void reported.push(change)
+const reported: CacheChange[] = []
+const report = async (change: CacheChange) => void reported.push(change)
 const repository = await openRepository(database, writeFeatures({ report }))
 
 for (const resourceType of REPORTED_TYPES) {

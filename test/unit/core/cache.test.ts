@@ -2,14 +2,14 @@
 import t from 'tap'
 import {
   Cache,
-  type Change,
+  type CacheChange,
   cacheStats,
   FreshCache,
   invalidateCaches,
   sizeWithin,
 } from '../../../shared/core/cache.ts'
 
-const change = (type: Change['type'], id = 'x'): Change => ({
+const change = (type: CacheChange['type'], id = 'x'): CacheChange => ({
   type,
   id,
   number: 7,

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { Redis } from 'ioredis'
 import t from 'tap'
-import type { Change } from '../../../../shared/core/cache.ts'
+import type { CacheChange } from '../../../../shared/core/cache.ts'
 import { readConfig } from '../../../../shared/core/config/config.ts'
 import { createLogger } from '../../../../shared/core/log.ts'
 import { CANCEL } from '../../../../shared/queue/jobs.ts'
@@ -51,7 +51,7 @@ t.test('separates services on two databases of one Redis', async (t) => {
     await bus.listen(CANCEL, note)
     await bus.listen(NOTES, note, 'address')
   }
-  const change: Change = { type: 'Project', id: 'p', number: 1, home: undefined }
+  const change: CacheChange = { type: 'Project', id: 'p', number: 1, home: undefined }
   await one.changes.report(change)
   createAnnouncer(one.bus)()
   await wakeWorkers(one.bus, 'export')
