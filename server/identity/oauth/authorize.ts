@@ -21,6 +21,7 @@ import {
   readLaunch,
 } from '../auth/apps.ts'
 import { membershipElements, membershipsFor, withCode } from '../auth/login-steps.ts'
+import { neededFactor } from '../auth/mfa.ts'
 import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
 import { loginState } from '../login-states.ts'
 import {
@@ -159,6 +160,7 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
   if (wantsNoPage && asksPatient && asked.launch === undefined && known.patient === undefined) {
     throw new AuthorizeError('interaction_required', 'A patient must be chosen')
   }
+  if (wantsNoPage) await requireNoFactor(services, known)
   const binding = newBinding()
   const login = await renewedLogin(services, ctx, {
     request: asked,
@@ -203,6 +205,14 @@ function withParameters(
     if (value !== undefined) url.searchParams.set(name, value)
   }
   return url.href
+}
+
+/** Only the page asks for a second factor that the Project or the account requires. Errors: AuthorizeError. */
+async function requireNoFactor(services: Services, login: Resource): Promise<void> {
+  const user = await readUser(services.repository, loginUserId(login) ?? '')
+  if (user === undefined) throw new AuthorizeError('login_required', 'There is no session')
+  if ((await neededFactor(services, login, user)) === 'none') return
+  throw new AuthorizeError('interaction_required', 'A second factor is required')
 }
 
 /**
@@ -260,7 +270,9 @@ async function inProject(
       throw error instanceof HttpError ? new AuthorizeError('access_denied', error.message) : error
     },
   )
-  return { ...person, ...chosen }
+  // A code mailed for one Project is no proof in another; an app is.
+  const mfaVerified = user.mfaEnrolled === true ? person.mfaVerified : undefined
+  return { ...person, ...chosen, mfaVerified }
 }
 
 async function isHintAt({ tokens }: Services, hint: string, login: Resource): Promise<boolean> {

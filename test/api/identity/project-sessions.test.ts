@@ -1,7 +1,9 @@
 /** A session of the console goes on in another Project of its person. */
 import t from 'tap'
+import { oneTimeCode } from '../../fixtures/accounts.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { openBrowser } from '../../fixtures/http/browser.ts'
+import { mailsTo } from '../../fixtures/invites.ts'
 import { aPerson, codeFlow, PASSWORD, type Person } from '../../fixtures/people.ts'
 
 const CLIENT = 'botica-console'
@@ -14,12 +16,30 @@ const third = await botica.createTenant()
 const person = await aPerson(services, project)
 await aPerson(services, other.project, { user: person.user })
 
-async function signedIn({ email }: Person, projectId = project.id) {
+async function begun({ email }: Person, projectId = project.id) {
   const browser = openBrowser(baseUrl)
   const credentials = { email, password: PASSWORD, clientId: CLIENT, redirectUri, projectId }
-  const begun = await browser.call('/auth/login', { ...credentials, ...asked })
-  const { body } = await redeem(begun.body.code, CLIENT)
+  const { body } = await browser.call('/auth/login', { ...credentials, ...asked })
+  return { browser, step: body }
+}
+
+async function signedIn(person: Person, projectId = project.id) {
+  const { browser, step } = await begun(person, projectId)
+  const { body } = await redeem(step.code, CLIENT)
   return { browser, tokens: body }
+}
+
+async function aStrictTenant(isByMail = false) {
+  const tenant = await botica.createTenant()
+  const settings = [
+    { name: 'mfaRequired', valueBoolean: true },
+    { name: 'mfaMailCodes', valueBoolean: isByMail },
+  ]
+  const path = `/admin/projects/${tenant.project.id}/settings`
+  const json = { 'Content-Type': 'application/json' }
+  const set = await tenant.admin.post(path, settings, json)
+  if (set.status !== 200) throw new Error(set.text)
+  return tenant.project
 }
 
 const query = (projectId: string | undefined, more: Record<string, string> = {}) =>
@@ -121,4 +141,55 @@ t.test('does not open a project whose network rules exclude the person', async (
   const page = await browser.navigate(query(closed.project.id))
   t.equal(page.location?.searchParams.get('error'), 'access_denied')
   t.equal(page.location?.searchParams.get('error_description'), 'IP address not allowed')
+})
+
+type Browser = ReturnType<typeof openBrowser>
+
+async function answersIn(browser: Browser, projectId: string) {
+  const silent = await browser.navigate(query(projectId, { prompt: 'none' }))
+  const page = await browser.navigate(query(projectId))
+  const login = page.location?.searchParams.get('login')
+  const { body } = await browser.call(`/auth/login/${login}`)
+  return { silent: Object.fromEntries(silent.location?.searchParams ?? []), step: body }
+}
+
+t.test('asks for the second factor of the other project', async (t) => {
+  const strict = await aStrictTenant()
+  const member = await aPerson(services, project)
+  await aPerson(services, strict, { user: member.user })
+  const { browser } = await signedIn(member)
+  const { silent, step } = await answersIn(browser, strict.id)
+  t.match(silent, { error: 'interaction_required', code: undefined })
+  t.match(step, { mfaEnrollRequired: true, code: undefined })
+})
+
+t.test('does not accept a code mailed for one project in another', async (t) => {
+  const [mailing, strict] = [await aStrictTenant(true), await aStrictTenant()]
+  const member = await aPerson(services, mailing)
+  await aPerson(services, strict, { user: member.user })
+  const { browser, step } = await begun(member, mailing.id)
+  await browser.call('/auth/mfa/send-email', { login: step.login })
+  const [mail] = await mailsTo(services, member.email)
+  const token = /^\d{6}$/m.exec(mail?.text ?? '')?.[0]
+  const verified = await browser.call('/auth/mfa/verify', { login: step.login, token })
+  t.equal((await redeem(verified.body.code, CLIENT)).status, 200)
+
+  t.match((await answersIn(browser, mailing.id)).silent, { code: String })
+  const there = await answersIn(browser, strict.id)
+  t.match(there.silent, { error: 'interaction_required', code: undefined })
+  t.match(there.step, { mfaEnrollRequired: true, code: undefined })
+})
+
+t.test('accepts a code of the app of the person in every project', async (t) => {
+  const [strict, second] = [await aStrictTenant(), await aStrictTenant()]
+  const member = await aPerson(services, strict)
+  await aPerson(services, second, { user: member.user })
+  const { browser, step } = await begun(member, strict.id)
+  const secret = new URL(String(step.enrollUri)).searchParams.get('secret') ?? ''
+  const token = oneTimeCode(secret, Math.floor(Date.now() / 30_000))
+  const enrolled = await browser.call('/auth/mfa/login-enroll', { login: step.login, token })
+  t.equal((await redeem(enrolled.body.code, CLIENT)).status, 200)
+  for (const { id } of [strict, second]) {
+    t.match(await answersIn(browser, id), { silent: { code: String }, step: { code: String } })
+  }
 })
