@@ -6,6 +6,7 @@ import {
   badRequest,
   badStructure,
   forbidden,
+  type HttpError,
   notFound,
   tooLarge,
   tooManyRequests,
@@ -129,27 +130,43 @@ function parseAddresses(body: Body, name: string): string[] | undefined {
   if (value === undefined || value === null || value === '') return undefined
   const items: readonly unknown[] = Array.isArray(value) ? value : [value]
   return items.flatMap((item) => {
-    if (isObject(item) && typeof item.address === 'string') return [addressText(item, name)]
-    if (typeof item === 'string') return splitList(item).map((one) => requireAddress(one, name))
-    throw badRequest(`${name} must be an address or a list of addresses`, name)
+    if (isObject(item) && typeof item.address === 'string') {
+      return [composeMailbox(item.name, item.address, name)]
+    }
+    if (typeof item === 'string') return splitList(item).map((one) => parseMailbox(one, name))
+    throw noMailbox(name)
   })
-}
-
-function addressText({ address, name }: Body, field: string): string {
-  const plain = requireAddress(String(address), field)
-  // Drops characters that a quoted name must not contain.
-  const display = typeof name === 'string' ? name.replace(/["\\\s]+/g, ' ').trim() : ''
-  return display === '' ? plain : `"${display}" <${plain}>`
 }
 
 function splitList(text: string): string[] {
   return (text.match(/(?:"[^"]*"|[^,"])+/g) ?? []).map((item) => item.trim())
 }
 
-function requireAddress(text: string, field: string): string {
-  const isFit = EMAIL_ADDRESS.test(plainAddress(text)) && !/[\r\n]/.test(text)
-  if (!isFit) throw badRequest(`${field} must be an address or a list of addresses`, field)
-  return text
+const MAILBOX = /^((?:[^"\\<>,;:]|"[^"\\]*")*)<([^<>]*)>$/
+/** Others are quoted: a mailer could read an address or a comment in them. */
+const PLAIN_NAME = /^[^@()"]*$/
+
+/**
+ * Returns the text of one mailbox. Errors: 400 for a list or a group, whose other members the mailer would send to
+ * unchecked.
+ */
+function parseMailbox(text: string, field: string): string {
+  if (/\p{Cc}/u.test(text)) throw noMailbox(field)
+  const [, name = '', address = text] = MAILBOX.exec(text) ?? []
+  const composed = composeMailbox(name, address, field)
+  return PLAIN_NAME.test(name) ? text : composed
+}
+
+function composeMailbox(name: unknown, address: string, field: string): string {
+  const plain = address.trim()
+  if (!EMAIL_ADDRESS.test(plain) || /\p{Cc}/u.test(plain)) throw noMailbox(field)
+  // Drops characters that a quoted name must not contain.
+  const display = typeof name === 'string' ? name.replace(/["\\\s\p{Cc}]+/gu, ' ').trim() : ''
+  return display === '' ? plain : `"${display}" <${plain}>`
+}
+
+function noMailbox(field: string): HttpError {
+  return badRequest(`${field} must be an address or a list of addresses`, field)
 }
 
 function plainAddress(text: string): string {

@@ -159,3 +159,55 @@ t.test('rejects fields that the mail would not have', async (t) => {
   }
   t.same(await mailsTo(services, to), [])
 })
+
+t.test('rejects further addresses inside one', async (t) => {
+  const [to, spy] = [anEmail(), 'spy@attacker.example']
+  const hidden = [
+    `${spy}; <${to}>`,
+    `${spy}; ${to}`,
+    `Ward: ${spy}, ${to};`,
+    `Ward: ${spy};<${to}>`,
+    `<${spy}> <${to}>`,
+    `<${spy}; ${to}>`,
+    `"Ward\\" <${spy}>; "<${to}>`,
+    `Ward\\, <${to}>`,
+    { address: `${spy}; <${to}>` },
+    { address: `Ward <${spy}>` },
+    { address: `${to}\x01` },
+  ]
+  for (const value of hidden) {
+    for (const field of ['to', 'cc', 'bcc', 'replyTo', 'from', 'sender']) {
+      const sent = await send({ to, [field]: value })
+      t.match(
+        sent,
+        { status: 400, body: { issue: [{ expression: [field] }] } },
+        `${field} ${value}`,
+      )
+    }
+  }
+  t.same(await mailsTo(services, to), [])
+})
+
+t.test('keeps names apart from addresses', async (t) => {
+  const to = anEmail()
+  const names = [
+    'spy@attacker.example',
+    'Ann (spy@attacker.example)',
+    '"Ann; Lee, <x@y>"',
+    'Ann "B" Lee',
+  ]
+  const sent = await send({
+    to,
+    cc: names.map((name) => `${name} <${to}>`),
+    replyTo: `Ann <${to}>`,
+  })
+  t.equal(sent.status, 200, sent.text)
+  const [mail] = await mailsTo(services, to)
+  t.same(mail?.cc, [
+    `"spy@attacker.example" <${to}>`,
+    `"Ann (spy@attacker.example)" <${to}>`,
+    `"Ann; Lee, <x@y>" <${to}>`,
+    `"Ann B Lee" <${to}>`,
+  ])
+  t.same(mail?.replyTo, [`Ann <${to}>`])
+})

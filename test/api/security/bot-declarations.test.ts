@@ -226,6 +226,11 @@ t.test('a Bot sends nothing to hosts that it does not name by the service', asyn
       `return await medplum.sendEmail(${JSON.stringify({ ...mail, to: 'a@lab.example.org', bcc: 'a@attacker.example' })})`,
       refusal,
     ],
+    [
+      'a second recipient',
+      `return await medplum.sendEmail(${JSON.stringify({ ...mail, to: 'a@attacker.example; <a@lab.example.org>' })})`,
+      /to must be an address/,
+    ],
     ['an attachment', `return await medplum.sendEmail(${JSON.stringify(attached)})`, refusal],
     ['an invitation', `return await medplum.invite('${project.id}', ${invite})`, refusal],
     ['a Subscription', `return await medplum.createResource(${subscription})`, refusal],
