@@ -1,7 +1,9 @@
 /** `$explain` of AccessPolicy: a member's access to a resource or type, and the deciding entries. */
 import { type Grant, INTERACTIONS, type Interaction } from '../../access/grant.ts'
+import { outranks } from '../../access/guarded/rights.ts'
 import { grantsFor, may, toPolicyEntry } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { narrowed } from '../../access/scopes.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseReference } from '../../fhir/resource.ts'
@@ -31,14 +33,17 @@ export const explainPolicy: Operation = {
     await services.repository.read(principal, 'ProjectMembership', membership)
     const session = await services.principals.forMembership(membership)
     if (session === undefined) throw notFound()
+    const member = narrowed(session.principal, principal.scope, principal.patient)
+    // A count of what the caller may not read would answer guesses about it.
+    if (outranks(member, principal)) throw forbidden()
     const resource = inputs.text('resource')
     const search = inputs.text('search')
     if ((resource === undefined) === (search === undefined)) {
       throw badRequest('Give either a resource or a search', 'resource')
     }
     return resource === undefined
-      ? explainSearch(call, session.principal, search ?? '')
-      : explainResource(call, session.principal, resource)
+      ? explainSearch(call, member, search ?? '')
+      : explainResource(call, member, resource)
   },
 }
 
