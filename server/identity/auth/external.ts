@@ -201,7 +201,8 @@ async function createExternalLogin(
   // A domain's provider may vouch only for addresses of that domain, even for a known subject.
   const isForeign =
     domain !== undefined && !(isInDomain(domain, identity.email) && isInDomain(domain, user?.email))
-  const isUnverified = domain !== undefined && identity.isUnverified
+  // A subject needs no address.
+  const isUnverified = identity.isUnverified && !(useSubject && domain === undefined)
   if (user === undefined || isForeign || isUnverified) throw refusal(services, ctx, app)
   const isProof = !useSubject && !isTrustedForProject(user, app.projectId, options)
   if (isProof) await proveByProvider(services, user)

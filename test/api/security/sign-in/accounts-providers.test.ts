@@ -130,6 +130,27 @@ t.test('signs in to its Project, and only members', async (t) => {
   }
 })
 
+t.test("rejects unverified addresses of a Project's provider", async (t) => {
+  const { email, there } = await aVictim()
+  for (const email_verified of [false, 'false']) {
+    identities.set('unverified', { email, email_verified })
+    t.equal((await exchange('unverified')).status, 400)
+    t.equal((await back({ clientId: app.id, redirectUri }, 'unverified')).status, 400)
+  }
+  identities.set('verified', { email, email_verified: true })
+  t.equal((await exchange('verified')).status, 200)
+
+  const externalId = randomUUID()
+  const path = `ProjectMembership/${there.membership.id}`
+  const { body: membership } = await foreign.admin.get(path)
+  t.equal((await foreign.admin.put(path, { ...membership, externalId })).status, 200)
+  const bySubject = { ...app, identityProvider: { ...identityProvider, useSubject: true } }
+  t.equal((await foreign.admin.put(`ClientApplication/${app.id}`, bySubject)).status, 200)
+  identities.set('subject of a member', { sub: externalId, email, email_verified: false })
+  t.equal((await exchange('subject of a member')).status, 200, 'a subject needs no address')
+  t.equal((await foreign.admin.put(`ClientApplication/${app.id}`, app)).status, 200)
+})
+
 t.test('neither verifies an address nor ends sessions of other Projects', async (t) => {
   const email = anEmail()
   t.equal((await invite(foreign.admin, foreign.project.id, { email })).status, 200)
