@@ -222,6 +222,7 @@ export async function botStats(
   projectId: string,
 ) {
   await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Bot', 'read'])
   const [bots, lanes, published] = await Promise.all([
     readBotStats(redis, projectId),
     readLanes({ redis, queues }, projectId),

@@ -4,7 +4,7 @@ import { listScheduledBots, readSchedule } from '../../../shared/bots/schedules.
 import { badRequest } from '../../../shared/core/errors.ts'
 import { typeName } from '../../../shared/fhir/definitions.ts'
 import { checkTiming, nextOccurrences, parseSchedule } from '../../../shared/fhir/schedule.ts'
-import { administeredProject } from '../../../shared/projects/ownership.ts'
+import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { estimateStorage } from '../../../shared/store/read/summaries.ts'
 import { DELIVERY_KINDS } from '../../../shared/subscriptions/deliveries.ts'
@@ -18,6 +18,7 @@ export async function schedules(
   projectId: string,
 ) {
   const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Bot', 'read'])
   const found = await listScheduledBots(database, project.number)
   return {
     schedules: found.map(({ bot, ...times }) => ({
@@ -53,6 +54,7 @@ export async function subscriptionStates(
   projectId: string,
 ) {
   const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Subscription', 'read'])
   const states = await listSubscriptionStates(database, project.number)
   return {
     subscriptions: states.map(({ id, ...state }) => ({
@@ -69,6 +71,7 @@ export async function storage(
   projectId: string,
 ) {
   const project = await administeredProject(principals, caller, projectId)
+  requireUnlessLimited(caller, ['Project', 'read'])
   return await estimateStorage(database, project.number)
 }
 

@@ -2,6 +2,7 @@
 import t from 'tap'
 import { ALL_QUEUES, openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { signIn } from '../../fixtures/client.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -157,6 +158,26 @@ t.test('counts the resources of a project, and estimates large counts', async (t
   const much = await read()
   t.equal(much.isEstimate, true)
   t.ok(much.versions > 15_000 && much.versions < 25_000, `${much.versions}`)
+})
+
+t.test('limits a super administrator with a policy to its types', async (t) => {
+  const { body: me } = await superAdmin.get<Untyped>('/auth/me')
+  const limitedTo = async (...types: readonly string[]) => {
+    const resource = types.map((resourceType) => ({ resourceType, interaction: ['read'] }))
+    const policy = await superAdmin.create({ resourceType: 'AccessPolicy', resource })
+    const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+    const path = `/admin/projects/${me.project.id}/client`
+    const { body } = await superAdmin.post<Untyped>(path, { name: 'Limited', accessPolicy })
+    return await signIn(botica.baseUrl, body.id, body.secret)
+  }
+  const [none, all] = [
+    await limitedTo('Patient'),
+    await limitedTo('Bot', 'Subscription', 'Project'),
+  ]
+  for (const path of ['schedules', 'subscriptions', 'storage', 'bots/stats']) {
+    t.equal((await none.get(`${address}/${path}`)).status, 403, path)
+    t.equal((await all.get(`${address}/${path}`)).status, 200, path)
+  }
 })
 
 t.test('rejects members, other tenants and plain administrators', async (t) => {
