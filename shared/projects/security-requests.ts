@@ -6,6 +6,7 @@ import { system } from '../access/project-context.ts'
 import { badRequest, notFound } from '../core/errors.ts'
 import { type Resource, referenceTo, targetIn } from '../fhir/resource.ts'
 import { countEvent } from '../redis/limiter.ts'
+import type { Redis } from '../redis/redis.ts'
 import type { Services } from '../request/services.ts'
 import { readRegistry } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
@@ -27,6 +28,7 @@ const LIFETIME_MS: Readonly<Record<SecurityRequestType, number>> = {
   reset: DAY_MS / 24,
 }
 const SECRETS = 5
+const MAILS_AN_HOUR = 3
 
 interface NewSecurityRequest {
   readonly type: SecurityRequestType
@@ -53,6 +55,11 @@ export async function createSecurityRequest(
     ...(redirectUri === undefined ? {} : { redirectUri }),
   })
   return { id, secret, accountProject: projectId }
+}
+
+/** Counts a mailed link, and returns false above the hourly limit of the User. */
+export async function allowLinkMail(redis: Redis, user: Resource): Promise<boolean> {
+  return (await countEvent(redis, `botica:resets:${user.id}`, 3600)) <= MAILS_AN_HOUR
 }
 
 /** The User of a redeemed link, and the address it was mailed to. */

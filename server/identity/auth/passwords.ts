@@ -10,6 +10,7 @@ import { addMail } from '../../../shared/outbound/mails.ts'
 import { resetMail } from '../../../shared/projects/mail-texts.ts'
 import { provenEmailChanges } from '../../../shared/projects/ownership.ts'
 import {
+  allowLinkMail,
   createSecurityRequest,
   redeemSecurityRequest,
   requireSameAddress,
@@ -22,8 +23,6 @@ import {
   readUser,
   setPassword,
 } from '../../../shared/projects/users.ts'
-import { countEvent } from '../../../shared/redis/limiter.ts'
-import type { Redis } from '../../../shared/redis/redis.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
@@ -33,7 +32,6 @@ import { audit } from '../sign-in-audit.ts'
 import type { Fields } from './fields.ts'
 import { readCaptcha, verifyCaptcha } from './fields.ts'
 
-const MAILS_AN_HOUR = 3
 /** Changes the password and ends the User's other logins. Errors: 400, 429. */
 export async function changePassword(
   services: Services,
@@ -88,16 +86,11 @@ async function makeReset(
   const { repository, redis, database, config } = services
   const user = await findUser(repository, email, projectId)
   if (user === undefined) return
-  if (!(await allowPasswordMail(redis, user))) return
+  if (!(await allowLinkMail(redis, user))) return
   const link = await createSecurityRequest(repository, system, { type: 'reset', user, redirectUri })
   if (sendEmail) {
     await addMail(database, projectId ?? SYSTEM_PROJECT.id, resetMail(config, email, link))
   }
-}
-
-/** Counts a link, and returns false above the hourly limit of the User. */
-export async function allowPasswordMail(redis: Redis, user: Resource): Promise<boolean> {
-  return (await countEvent(redis, `botica:resets:${user.id}`, 3600)) <= MAILS_AN_HOUR
 }
 
 /** Errors: 404, 400, 429. */

@@ -8,7 +8,7 @@ import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { addMail } from '../../../shared/outbound/mails.ts'
 import { admitUser, createProfile, foundProject } from '../../../shared/projects/init.ts'
 import { knownAddressMail, registrationMail } from '../../../shared/projects/mail-texts.ts'
-import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
+import { allowLinkMail, createSecurityRequest } from '../../../shared/projects/security-requests.ts'
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
 import { createUser, findUser, projectOfUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
@@ -19,7 +19,6 @@ import { createLogin, loginExpiry, loginUserId } from '../login-store.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
 import { type Fields, readCaptcha, verifyCaptcha } from './fields.ts'
 import { beginLogin, choose, type LoginStep, loginResult, openLogin } from './login-steps.ts'
-import { allowPasswordMail } from './passwords.ts'
 
 const SHORTEST_EMAIL = 3
 const LONGEST_EMAIL = 72
@@ -102,7 +101,7 @@ async function mailOwner(
   newcomer: Resource | undefined,
 ): Promise<void> {
   const user = newcomer ?? (await findUser(repository, email, projectId))
-  if (user === undefined || !(await allowPasswordMail(redis, user))) return
+  if (user === undefined || !(await allowLinkMail(redis, user))) return
   const type = newcomer === undefined ? 'reset' : 'invite'
   const link = await createSecurityRequest(repository, system, { type, user })
   const text = newcomer === undefined ? knownAddressMail : registrationMail

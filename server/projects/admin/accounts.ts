@@ -20,7 +20,7 @@ import {
   revokeUnprovenLogins,
   voidCredentials,
 } from '../../../shared/projects/ownership.ts'
-import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
+import { allowLinkMail, createSecurityRequest } from '../../../shared/projects/security-requests.ts'
 import { notifyOwner } from '../../../shared/projects/signed-in-user.ts'
 import {
   patchUser,
@@ -33,7 +33,6 @@ import { recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { equals, find } from '../../../shared/store/lookups.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import { allowPasswordMail } from '../../identity/auth/passwords.ts'
 import { type MemberPath, readMember } from './members.ts'
 
 const LOGINS = 100
@@ -215,7 +214,7 @@ export async function mailReset(
   const user = await readMemberUser(services, caller, path)
   const { email } = user
   if (typeof email !== 'string') throw badRequest('The member has no e-mail address', 'email')
-  if (!(await allowPasswordMail(redis, user))) throw tooManyRequests(3600)
+  if (!(await allowLinkMail(redis, user))) throw tooManyRequests(3600)
   await repository.transaction(async (inside) => {
     const actor = servicePrincipal(SYSTEM_PROJECT, caller)
     const link = await createSecurityRequest(inside, actor, { type: 'reset', user })

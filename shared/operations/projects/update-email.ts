@@ -2,13 +2,13 @@
 import { requireArea } from '../../access/grant.ts'
 import { type Principal, servicePrincipal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
-import { badRequest, forbidden, notFound } from '../../core/errors.ts'
+import { badRequest, forbidden, notFound, tooManyRequests } from '../../core/errors.ts'
 import { requireNamedMail } from '../../fhir/bot-declarations.ts'
 import { type Resource, referenceTo, targetIn, toObjects } from '../../fhir/resource.ts'
 import { EMAIL_ADDRESS } from '../../projects/fields.ts'
 import { emailChangedMail, verifyEmailMail } from '../../projects/mail-texts.ts'
 import { newEmailChanges } from '../../projects/ownership.ts'
-import { createSecurityRequest } from '../../projects/security-requests.ts'
+import { allowLinkMail, createSecurityRequest } from '../../projects/security-requests.ts'
 import { requireReauthentication, signedInUser } from '../../projects/signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from '../../projects/users.ts'
 import { recordChange } from '../../request/admin-audit.ts'
@@ -51,6 +51,8 @@ export const updateEmail: Operation = {
     if (hasProfile && projectId === undefined) {
       throw badRequest('Cannot update profile of server-scoped User', 'updateProfileTelecom')
     }
+    // Counted before the write: a refusal shows whether an address is registered.
+    if (by === 'owner' && !(await allowLinkMail(services.redis, user))) throw tooManyRequests(3600)
     const actor = servicePrincipal(SYSTEM_PROJECT, principal)
     const written = await services.repository.transaction(async (inside) => {
       const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({

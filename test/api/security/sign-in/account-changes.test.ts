@@ -49,6 +49,23 @@ t.test('accepts a fresh sign-in without a password', async (t) => {
   t.equal((await mailsTo(services, person.email)).length, 1)
 })
 
+t.test('limits address changes by the owner to three an hour, with rejected ones', async (t) => {
+  const [person, other] = [await aPerson(services, project), await aPerson(services, project)]
+  const client = await signIn(person)
+  const change = (email: string) => updateEmail(client, person, { email })
+  t.equal((await change('nobody')).status, 400)
+  t.equal((await change(other.email)).status, 409)
+  t.equal((await change(anEmail())).status, 200)
+  t.equal((await change(anEmail())).status, 200)
+  const email = anEmail()
+  const refused = await change(email)
+  t.equal(refused.status, 429)
+  t.ok(Number(refused.headers.get('retry-after')) > 0)
+  t.same(await mailsTo(services, email), [])
+  t.equal((await change(other.email)).status, 429, 'tells no more about addresses')
+  t.equal((await updateEmail(botica.superAdmin, person, { email })).status, 200)
+})
+
 t.test('rejects changes of the own account by an administrator’s token', async (t) => {
   const details = { admin: true }
   const person = await aPerson(services, project, { isProjectScoped: true, details })
