@@ -54,7 +54,7 @@ const TEXTS: RouteTexts = {
   },
   'PATCH /Users/:id': {
     summary: 'Change a user',
-    description: `${SCIM} \`active\` false removes the membership.`,
+    description: `${SCIM} \`active\` false deactivates the membership, which DELETE removes.`,
     body: 'application/scim+json',
     answer: 'application/scim+json',
   },

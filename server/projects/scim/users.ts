@@ -11,6 +11,7 @@ import type { Session } from '../../../shared/identity/principals.ts'
 import { notifyOldAddress } from '../../../shared/operations/projects/update-email.ts'
 import { defaultPolicy } from '../../../shared/projects/default-policies.ts'
 import { inviteMember, sessionUser } from '../../../shared/projects/enrol.ts'
+import { defined, EMAIL_ADDRESS } from '../../../shared/projects/fields.ts'
 import { PROFILE_TYPES } from '../../../shared/projects/invitation.ts'
 import { newEmailChanges, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { projectOfUser } from '../../../shared/projects/users.ts'
@@ -142,78 +143,104 @@ async function read(call: ScimCall, id: string): Promise<Person> {
 }
 
 /**
- * Writes the name to the profile, and to a User of the Project. A server-scoped User belongs to its owner: its
- * address cannot change here, and its name in other Projects stays.
+ * Writes what differs from the user that was read, so that concurrent changes of other attributes stay. The name goes
+ * to the profile, and to a User of the Project. A server-scoped User belongs to its owner: its address cannot change
+ * here, and its name in other Projects stays.
  */
 async function write(call: ScimCall, person: Person, next: ScimUser) {
   const { services, caller } = call
   const { membership, user, profile } = person
   requireUnlessLimited(caller, [TYPE, 'update'], ['User', 'update'])
   const isOwn = projectOfUser(user) === caller.project.id
-  if (!isOwn && next.email !== undefined && next.email !== user.email) {
-    const text = 'The e-mail address of a server scoped user cannot be changed'
-    throw scimError('mutability', text, 'emails')
-  }
-  const type = targetIn(membership.profile)?.type
-  if (next.userType !== undefined && next.userType !== type) {
-    throw scimError('mutability', 'userType is the type of the profile, which stays', 'userType')
-  }
-  const name = nameAfter(person, next)
-  if (!isOwn && profile === undefined && name !== person.name) {
+  const { givenName, familyName, userName, externalId, active } = next
+  const names = changesTo({ ...person.name }, defined({ givenName, familyName }))
+  const isRenamed = Object.keys(names).length > 0
+  requireMutable(person, next, isOwn)
+  if (!isOwn && profile === undefined && isRenamed) {
     throw scimError('mutability', 'The profile with the name has been deleted', 'name')
   }
+  const stored = { ...membership, active: membership.active !== false }
+  const changes = changesTo(stored, { userName, externalId, active: active ?? stored.active })
   const changed = await services.repository.transaction(async (inside) => {
-    const written = isOwn ? await writeUser(inside, call, user, { ...next, ...name }) : user
-    if (profile !== undefined && name !== person.name) {
-      const target = { type: profile.resourceType, id: profile.id ?? '' }
-      await inside.patch(caller, target, (current) => withProfileName(current, name))
-    }
-    const fields = { userName: next.userName, externalId: next.externalId }
-    const { active = membership.active } = next
+    const written = isOwn ? await writeUser(inside, call, user, { names, email: next.email }) : user
+    const renamed =
+      profile && isRenamed
+        ? await inside.patch(caller, targetOf(profile), (current) =>
+            withProfileName(
+              current,
+              isOwn ? toScimName(written) : { ...profileName(current), ...names },
+            ),
+          )
+        : undefined
     const result = await inside.patch(
       { ...caller, rules: undefined },
-      { type: TYPE, id: membership.id ?? '' },
-      (current) => withValues(current, { ...fields, active }),
+      targetOf(membership),
+      (current) => withValues(current, changes),
     )
     await recordChange(inside, caller, {
       project: caller.project,
       interaction: 'update',
       target: referenceTo(membership),
     })
-    return { membership: parseVersion(result), user: written, profile, name }
+    const named = renamed === undefined ? profile : parseVersion(renamed)
+    const name = isOwn ? toScimName(written) : profileName(named)
+    return { membership: parseVersion(result), user: written, name }
   })
   return shown(call, changed)
 }
 
-function nameAfter({ name }: Person, { givenName, familyName }: ScimUser): ScimName {
-  const next = {
-    givenName: givenName ?? name.givenName,
-    familyName: familyName ?? name.familyName,
+/** Errors: 400 for another type, an invalid address, or a new one of a server scoped User. */
+function requireMutable({ membership, user }: Person, next: ScimUser, isOwn: boolean): void {
+  const { email, userType } = next
+  if (email !== undefined && email !== user.email) {
+    if (!isOwn) {
+      const text = 'The e-mail address of a server scoped user cannot be changed'
+      throw scimError('mutability', text, 'emails')
+    }
+    if (!EMAIL_ADDRESS.test(email)) {
+      throw scimError('invalidValue', 'emails.value must be an e-mail address', 'emails.value')
+    }
   }
-  const isSame = next.givenName === name.givenName && next.familyName === name.familyName
-  return isSame ? name : next
+  if (userType !== undefined && userType !== targetIn(membership.profile)?.type) {
+    throw scimError('mutability', 'userType is the type of the profile, which stays', 'userType')
+  }
+}
+
+type Values = Readonly<Record<string, unknown>>
+
+function changesTo(before: Values, next: Values): Values {
+  return Object.fromEntries(Object.entries(next).filter(([name, value]) => value !== before[name]))
+}
+
+function targetOf({ resourceType, id = '' }: Resource) {
+  return { type: resourceType, id }
+}
+
+interface UserChanges {
+  readonly names: Values
+  readonly email: string | undefined
 }
 
 async function writeUser(
   inside: Transaction,
   { services, caller }: ScimCall,
   user: Resource,
-  { givenName, familyName, email }: ScimName & Pick<ScimUser, 'email'>,
+  { names, email }: UserChanges,
 ): Promise<Resource> {
   const isNew = email !== undefined && email !== user.email
-  const names = { firstName: givenName, lastName: familyName }
+  const changes = defined({ firstName: names.givenName, lastName: names.familyName })
   const written = await inside.patch(
     servicePrincipal(SYSTEM_PROJECT, caller),
-    { type: 'User', id: user.id ?? '' },
+    targetOf(user),
     (current) =>
-      withValues(current, isNew ? { ...names, ...newEmailChanges(current, email) } : names),
+      withValues(current, isNew ? { ...changes, ...newEmailChanges(current, email) } : changes),
   )
   if (isNew)
     await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })
   return parseVersion(written)
 }
 
-function withValues(resource: Resource, values: Readonly<Record<string, unknown>>): Resource {
+function withValues(resource: Resource, values: Values): Resource {
   const members = Object.entries({ ...resource, ...values })
   // Safe: `resourceType` is never among the values.
   return Object.fromEntries(members.filter(([, value]) => value !== undefined)) as Resource

@@ -153,6 +153,39 @@ t.test('a user of the project is changed by PUT and PATCH', async (t) => {
   })
 })
 
+t.test('rejects a text that is no address', async (t) => {
+  const email = anEmail()
+  const { body: membership } = await invite(admin, projectId, { email, scope: 'project' })
+  const path = `${USERS}/${membership.id}`
+  const invalid = { status: 400, body: { schemas: [ERROR], scimType: 'invalidValue' } }
+  for (const value of ['nobody', 'a b@c.example', 'a@b.example; c@d.example', '<a@b.example>']) {
+    t.match(await post(aUser(value)), invalid, value)
+    t.match(await admin.put(path, aUser(value), scim), invalid, value)
+    const Operations = [{ op: 'replace', path: 'emails.value', value }]
+    t.match(await admin.patch(path, JSON.stringify({ Operations }), scim), invalid, value)
+  }
+  t.equal((await findInvitedUsers(services, email)).length, 1)
+})
+
+t.test('keeps concurrent changes of different attributes', async (t) => {
+  const expected = { active: false, userName: 'luo', name: { familyName: 'Luo' } }
+  const round = async () => {
+    const user = { email: anEmail(), scope: 'project' }
+    const { body: membership } = await invite(admin, projectId, user)
+    const path = `${USERS}/${membership.id}`
+    const patch = (...Operations: readonly object[]) =>
+      admin.patch(path, JSON.stringify({ Operations }), scim)
+    const answers = await Promise.all([
+      patch({ op: 'replace', path: 'active', value: false }),
+      patch({ op: 'replace', path: 'userName', value: 'luo' }),
+      patch({ op: 'replace', path: 'name.familyName', value: 'Luo' }),
+    ])
+    for (const { status, text } of answers) t.equal(status, 200, text)
+    t.match((await admin.get(path)).body, expected)
+  }
+  for (let i = 0; i < 5; i++) await round()
+})
+
 t.test('a server scoped user keeps its address, and its name outside of the project', async (t) => {
   const email = anEmail()
   const { id } = (await post(aUser(email))).body
