@@ -3,6 +3,7 @@
  * system project, the others in the membership's own.
  */
 
+import { CLI_CLIENT, CONSOLE_CLIENT_ID } from '../access/credentials/clients.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
@@ -30,6 +31,8 @@ export interface MembershipContext {
   readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
   readonly missing: readonly string[]
   readonly configuration: Resource | undefined
+  /** The stored app of the login, unless it is the profile. */
+  readonly client: Resource | undefined
 }
 
 export interface MembershipRows {
@@ -142,23 +145,26 @@ const CONTEXT_SQL = `
         where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
       where t.fhir_id = $3`
 
-/** Reads project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
+/**
+ * Reads project, profile, policies, configuration and the app of a login in one statement; undefined when project,
+ * profile or app is gone.
+ */
 export async function readContext(
   { database, keys }: MembershipRows,
   membership: Resource,
+  login?: Resource,
 ): Promise<MembershipContext | undefined> {
   const project = targetIn(membership.project)
   const profile = targetIn(membership.profile)
   if (project === undefined || profile === undefined) return undefined
   if (!isResourceType(profile.type)) return undefined
   const named = namedPolicies(membership)
-  const policies = [...new Set(named.map(({ reference }) => reference))].flatMap((reference) => {
-    const parsed = parseReference(reference)
-    return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
-  })
+  const policies = storedPolicies(named)
   const configured = targetIn(membership.userConfiguration)
   const configurations = configured?.type === 'UserConfiguration' ? [configured] : []
-  const wanted = [profile, ...policies, ...configurations]
+  const app = storedApp(login)
+  const apps = app === undefined || app.id === profile.id ? [] : [app]
+  const wanted = [profile, ...policies, ...configurations, ...apps]
   const values = [
     SYSTEM_PROJECT_NUMBER,
     typeNumber('Project'),
@@ -178,13 +184,15 @@ export async function readContext(
   const profileText =
     ownText || (await readLinkedBot({ database, keys }, parse(row.project), profile))
   if (!profileText) return undefined
+  const appText = apps.length === 0 ? undefined : otherTexts.at(-1)
+  if (apps.length > 0 && !appText) return undefined
   const found = new Map(
     policies.flatMap(({ reference }, place): [string, Resource][] => {
       const text = otherTexts[place]
       return text ? [[reference, parse(text)]] : []
     }),
   )
-  const configuration = otherTexts[policies.length]
+  const configuration = configurations.length === 0 ? undefined : otherTexts[policies.length]
   return {
     project: parse(row.project),
     number: row.number,
@@ -198,7 +206,22 @@ export async function readContext(
     }),
     missing: named.flatMap(({ reference }) => (found.has(reference) ? [] : [reference])),
     configuration: configuration ? parse(configuration) : undefined,
+    client: appText ? parse(appText) : undefined,
   }
+}
+
+function storedPolicies(named: readonly NamedPolicy[]) {
+  return [...new Set(named.map(({ reference }) => reference))].flatMap((reference) => {
+    const parsed = parseReference(reference)
+    return parsed?.type === 'AccessPolicy' ? [{ ...parsed, reference }] : []
+  })
+}
+
+/** Built-in apps are not stored. */
+function storedApp(login: Resource | undefined) {
+  const app = targetIn(login?.client)
+  const isBuiltIn = app?.id === CLI_CLIENT.id || app?.id === CONSOLE_CLIENT_ID
+  return app?.type === 'ClientApplication' && !isBuiltIn ? app : undefined
 }
 
 /**

@@ -45,7 +45,7 @@ export interface Session {
 }
 
 export interface Principals {
-  /** Returns undefined when the login is revoked or its membership, project or profile is gone or inactive. */
+  /** Returns undefined when the login is revoked or its membership, project, profile or app is gone or inactive. */
   forLogin(loginId: string): Promise<Session | undefined>
   /** Returns the session of a membership without a login (bot runs). */
   forMembership(membershipId: string): Promise<Session | undefined>
@@ -141,7 +141,8 @@ function concernsProject(project: ProjectContext, { type, id, number }: CacheCha
 }
 
 /** Returns a predicate for changes that invalidate the session. */
-function concerns({ principal: { project }, membership, profile }: Session, change: CacheChange) {
+function concerns({ principal, membership, profile }: Session, change: CacheChange) {
+  const { project, clientId } = principal
   const isNear = (id: string | undefined) =>
     id !== undefined && (id === project.id || project.links?.includes(id) === true)
   const { type, id, home } = change
@@ -149,8 +150,9 @@ function concerns({ principal: { project }, membership, profile }: Session, chan
     case 'ProjectMembership':
       return id === membership.id
     case 'Bot':
-    case 'ClientApplication':
       return id === profile.id
+    case 'ClientApplication':
+      return id === profile.id || id === clientId
     case 'Project':
       return isNear(id)
     case 'AccessPolicy':
@@ -205,10 +207,10 @@ class Sessions {
   async of(membership: Resource | undefined, login?: Resource): Promise<Session | undefined> {
     if (membership === undefined || membership.active === false) return undefined
     const readAt = Date.now()
-    const context = await readContext(this.#place, membership)
+    const context = await readContext(this.#place, membership, login)
     if (context === undefined) return undefined
-    const { project, profile, policies, configuration } = context
-    if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
+    const { project, profile, policies, configuration, client } = context
+    if (isInactiveClient(profile) || isInactiveClient(client)) return undefined
     const linked = await this.#withLinks(await this.#contextOf(context, readAt))
     const { rules, warnings } = compileRules(membership, context, linked.parameters, this.#options)
     this.#warn(warnings)
@@ -256,6 +258,10 @@ class Sessions {
       this.#log.warn(warning)
     }
   }
+}
+
+function isInactiveClient(resource: Resource | undefined): boolean {
+  return resource?.resourceType === 'ClientApplication' && !isActiveClient(resource)
 }
 
 interface Standing {

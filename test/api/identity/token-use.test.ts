@@ -5,6 +5,7 @@ import t from 'tap'
 import { system } from '../../../shared/access/project-context.ts'
 import { openBotica, SYSTEM_PROJECT_ID, until } from '../../fixtures/botica.ts'
 import { basic, createClient } from '../../fixtures/client.ts'
+import { aPerson, askToken, PASSWORD, pkce, redeemCode } from '../../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { baseUrl, services } = botica
@@ -145,6 +146,43 @@ t.test('ends a login in other processes within 5 s', async (t) => {
       await t.resolves(until(isRefused, TAKES_EFFECT_MS), `${name} is refused`)
     }),
   )
+})
+
+t.test('accepts tokens of people only while their app exists and is active', async (t) => {
+  const { admin, anonymous, project } = botica
+  const elsewhere = await botica.startWeb()
+  const app = await admin.create({ resourceType: 'ClientApplication', name: 'App' })
+  const { email } = await aPerson(services, project)
+  const { verifier, asked } = pkce()
+  const credentials = { email, password: PASSWORD, clientId: app.id, scope: 'openid offline' }
+  const begun = await anonymous.post<{ code: string }>('/auth/login', { ...credentials, ...asked })
+  const { body: tokens } = await redeemCode(baseUrl, begun.body.code, verifier, {
+    client_id: app.id,
+  })
+  const [here, there] = [baseUrl, elsewhere].map((url) => createClient(url, tokens.access_token))
+  const expectBoth = async (status: number) => {
+    t.equal((await here?.get('/auth/me'))?.status, status)
+    await until(async () => (await there?.get('/auth/me'))?.status === status, TAKES_EFFECT_MS)
+  }
+  await expectBoth(200)
+  const path = `ClientApplication/${app.id}`
+  t.equal((await admin.put(path, { ...app, status: 'off' })).status, 200)
+  await expectBoth(401)
+  const { id, secret } = await botica.createMember()
+  const introspection = await fetch(`${baseUrl}oauth2/introspect`, {
+    method: 'POST',
+    headers: basic(id, secret),
+    body: new URLSearchParams({ token: tokens.access_token }),
+  })
+  t.same(await introspection.json(), { active: false })
+  const { refresh_token } = tokens
+  const form = { grant_type: 'refresh_token', client_id: app.id, refresh_token }
+  t.match(await askToken(baseUrl, form), { status: 400, body: { error: 'invalid_grant' } })
+
+  t.equal((await admin.put(path, { ...app, status: 'active' })).status, 200)
+  await expectBoth(200)
+  t.equal((await admin.del(path)).status, 200)
+  await expectBoth(401)
 })
 
 t.test('applies a policy to a client and immediately to its existing tokens', async (t) => {
