@@ -9,9 +9,9 @@
  *                                                                                     ▼
  *   any state ──────────────────────────────── revoke ───────────────────────────▶ revoked
  *
- * `verifyFactor`, `consent`, `withPatient` and another `issueCode` keep the state. A second factor is due before
- * the code, whether the membership is chosen or not. A Login for a provider's token has its membership from the start
- * and no code (`grantExchanged`); that of a client begins as granted.
+ * `verifyFactor`, `registerOnce`, `consent`, `withPatient` and another `issueCode` keep the state. A second factor is due
+ * before the code, whether the membership is chosen or not. A Login for a provider's token has its membership from the
+ * start and no code (`grantExchanged`); that of a client begins as granted.
  */
 import type { ClientCertificate } from '../../shared/access/credentials/certificates.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -56,6 +56,15 @@ export function chooseMembership(
     return { problem: 'Login profile already set' }
   }
   return whileOpen(login, chosen)
+}
+
+/** A Login registers a Project or a patient once; the membership follows in another transaction. */
+export function registerOnce(login: Resource): Transition {
+  const isUsed = login.registered === true || login.membership !== undefined
+  if (isUsed && signInProblem(login) === undefined) {
+    return { problem: 'Login already has a membership' }
+  }
+  return whileOpen(login, { registered: true })
 }
 
 export function consent(login: Resource, scope: string): Transition {

@@ -62,7 +62,7 @@ export async function readLogin(
  * Runs a transition under the lock of the Login and stores its result. Errors: those that `refuse` makes of problems.
  */
 export async function changeLogin(
-  { repository }: Services,
+  { repository }: Pick<Services, 'repository'>,
   login: Resource,
   transition: (current: Resource) => Transition,
   refuse: (problem: string) => Error = (problem) => badRequest(problem, 'login'),

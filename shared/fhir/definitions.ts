@@ -224,6 +224,7 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
       { path: 'browser', types: [{ code: 'string' }] },
       { path: 'bySession', types: [{ code: 'boolean' }] },
       { path: 'consented', types: [{ code: 'boolean' }] },
+      { path: 'registered', types: [{ code: 'boolean' }] },
       { path: 'clientProven', types: [{ code: 'boolean' }] },
       { path: 'certificateThumbprint', types: [{ code: 'string' }] },
     ],

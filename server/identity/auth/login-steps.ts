@@ -206,20 +206,30 @@ async function nextStep(services: Services, login: Resource): Promise<LoginStep 
   if (userId === undefined) return { login: id }
   const user = await readUser(services.repository, userId)
   if (user === undefined || hasLostPassword(login, user)) throw badRequest('Login revoked', 'login')
-  const factor = await neededFactor(services, login, user)
-  if (factor === 'app') return { login: id, mfaRequired: true, mfaMethods: ['totp'] }
-  if (factor === 'mail') {
-    return { login: id, mfaRequired: true, mfaMethods: ['email'], email: user.email }
-  }
-  if (factor === 'new app') {
-    return { login: id, mfaEnrollRequired: true, ...(await readEnrollment(services, user)) }
-  }
+  const factor = await factorStep(services, login, user)
+  if (factor !== undefined) return factor
   if (login.membership !== undefined) return undefined
   const projectId = targetIn(login.project)?.id
   const type = typeof login.profileType === 'string' ? login.profileType : undefined
   const memberships = await membershipsFor(services, user, projectId, type)
   if (memberships.length < 2) return { login: id }
   return { login: id, memberships: memberships.map(summary) }
+}
+
+/** Returns the step for a second factor; undefined when none is missing. */
+export async function factorStep(
+  services: Services,
+  login: Resource,
+  user: Resource,
+): Promise<LoginStep | undefined> {
+  const { id } = login
+  const factor = await neededFactor(services, login, user)
+  if (factor === 'app') return { login: id, mfaRequired: true, mfaMethods: ['totp'] }
+  if (factor === 'mail') {
+    return { login: id, mfaRequired: true, mfaMethods: ['email'], email: user.email }
+  }
+  if (factor === 'none') return undefined
+  return { login: id, mfaEnrollRequired: true, ...(await readEnrollment(services, user)) }
 }
 
 function summary({ id, project, profile, identifier }: Resource) {

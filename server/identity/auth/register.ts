@@ -15,10 +15,18 @@ import type { Services } from '../../../shared/request/services.ts'
 import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { rateLimitAddress } from '../../middleware/limits.ts'
-import { createLogin, loginExpiry, loginUserId } from '../login-store.ts'
+import { registerOnce } from '../login-states.ts'
+import { changeLogin, createLogin, loginExpiry, loginUserId } from '../login-store.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
 import { type Fields, readCaptcha, verifyCaptcha } from './fields.ts'
-import { beginLogin, choose, type LoginStep, loginResult, openLogin } from './login-steps.ts'
+import {
+  beginLogin,
+  choose,
+  factorStep,
+  type LoginStep,
+  loginResult,
+  openLogin,
+} from './login-steps.ts'
 
 const SHORTEST_EMAIL = 3
 const LONGEST_EMAIL = 72
@@ -114,7 +122,10 @@ export function requireOpenRegistration({ config }: Services, project: Resource 
   throw badRequest('Registration is disabled')
 }
 
-/** Creates the Project, profile, admin membership and default client in one transaction. Errors: 400. */
+/**
+ * Creates the Project, profile, admin membership and default client in one transaction, after the second factor.
+ * Errors: 400.
+ */
 export async function registerProject(
   services: Services,
   ctx: Context,
@@ -124,13 +135,16 @@ export async function registerProject(
   const { login, user } = await bareLogin(services, ctx, fields)
   const isOpen = services.config.registerEnabled && projectOfUser(user) === undefined
   if (!isOpen) throw badRequest('Registration is disabled')
-  const { membership } = await services.repository.transaction((inside) =>
-    foundProject(inside, system, { name, owner: user, config: services.config }),
-  )
+  const factor = await factorStep(services, login, user)
+  if (factor !== undefined) return factor
+  const { membership } = await services.repository.transaction(async (inside) => {
+    await changeLogin({ repository: inside }, login, registerOnce)
+    return await foundProject(inside, system, { name, owner: user, config: services.config })
+  })
   return await finish(services, ctx, login, membership)
 }
 
-/** Makes the User a patient under the Project's patient policy. Errors: 400. */
+/** Makes the User a patient under the Project's patient policy, after the second factor. Errors: 400. */
 export async function registerPatient(
   services: Services,
   ctx: Context,
@@ -144,8 +158,11 @@ export async function registerPatient(
   if (!isOpen || projectOfUser(user) !== projectId) {
     throw badRequest('Project does not allow open registration', 'projectId')
   }
+  const factor = await factorStep(services, login, user)
+  if (factor !== undefined) return factor
   const home = { id: projectId, name: String(project?.name ?? '') }
   const membership = await services.repository.transaction(async (inside) => {
+    await changeLogin({ repository: inside }, login, registerOnce)
     const profile = await createProfile(inside, system, { projectId, type: 'Patient', user })
     return await admitUser(inside, system, home, {
       user,

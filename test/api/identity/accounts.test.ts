@@ -6,7 +6,7 @@ import { readMails } from '../../../shared/outbound/mails.ts'
 import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
 import { readUser } from '../../../shared/projects/users.ts'
 import { oneTimeCode } from '../../fixtures/accounts.ts'
-import { openBotica, until } from '../../fixtures/botica.ts'
+import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
 import { type Client, createClient } from '../../fixtures/client.ts'
 import { aPerson, PASSWORD, type Person, pkce, redeemCode } from '../../fixtures/people.ts'
 
@@ -91,20 +91,22 @@ t.test('registration is closed unless it was opened', async (t) => {
   )
 })
 
-t.test('a project with a policy for patients takes them in', async (t) => {
-  const { admin, anonymous: nobody } = closed
+async function openToPatients({ admin, project }: Tenant): Promise<void> {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     name: 'Patients',
     resource: [{ resourceType: 'Patient' }],
   })
-  const known = await admin.get(`Project/${closed.project.id}`)
+  const known = await admin.get(`Project/${project.id}`)
   const defaultPatientAccessPolicy = { reference: `AccessPolicy/${policy.id}` }
-  const saved = await admin.put(`Project/${closed.project.id}`, {
-    ...known.body,
-    defaultPatientAccessPolicy,
-  })
-  t.equal(saved.status, 200, saved.text)
+  const changed = { ...known.body, defaultPatientAccessPolicy }
+  const saved = await admin.put(`Project/${project.id}`, changed)
+  if (saved.status !== 200) throw new Error(saved.text)
+}
+
+t.test('a project with a policy for patients takes them in', async (t) => {
+  const { anonymous: nobody } = closed
+  await openToPatients(closed)
   const projectId = closed.project.id
   const body = { ...names, email: anAddress(), password: NEW_PASSWORD, projectId, ...asked }
   const user = await nobody.post<Result>('/auth/newuser', body)
@@ -122,6 +124,66 @@ t.test('a project with a policy for patients takes them in', async (t) => {
   const me = await createClient(closed.baseUrl, tokens.body.access_token).get('/auth/me')
   t.match(me.body, { profile: { resourceType: 'Patient' }, user: { email: body.email } })
   t.equal(tokens.body.patient, (me.body.profile as { id: string }).id)
+})
+
+const total = async (client: Client, path: string) =>
+  (await client.get<{ total: number }>(path)).body.total
+
+async function registeredIn(projectId: string): Promise<Result> {
+  const body = { ...names, email: anAddress(), password: NEW_PASSWORD, projectId, ...asked }
+  return (await post('newuser', body)).body
+}
+
+t.test('a sign-in registers once', async (t) => {
+  const open = await botica.createTenant()
+  await openToPatients(open)
+  const projectId = open.project.id
+  const { login } = await registeredIn(projectId)
+  const both = [post('newpatient', { login, projectId }), post('newpatient', { login, projectId })]
+  const statuses = (await Promise.all(both)).map(({ status }) => status)
+  t.same(statuses.sort(), [200, 400])
+  t.equal(await total(open.admin, 'Patient?_summary=count'), 1)
+  t.equal(await total(open.admin, 'ProjectMembership?profile-type=Patient&_summary=count'), 1)
+
+  const email = anAddress()
+  const user = await post('newuser', { ...names, email, password: NEW_PASSWORD, ...asked })
+  const projectName = `Ward ${randomUUID()}`
+  const request = { login: user.body.login, projectName }
+  await Promise.all([post('newproject', request), post('newproject', request)])
+  t.equal(
+    await total(superAdmin, `Project?name=${encodeURIComponent(projectName)}&_summary=count`),
+    1,
+  )
+})
+
+t.test('a registration needs the second factor first', async (t) => {
+  const enroll = ({ login, enrollUri }: Result) => {
+    const secret = new URL(enrollUri).searchParams.get('secret') ?? ''
+    const token = oneTimeCode(secret, Math.floor(Date.now() / 30_000))
+    return post('mfa/login-enroll', { login, token })
+  }
+  const { user, email } = await aPerson(services, project, { mfaRequired: true })
+  const { body: begun } = await logIn(email, PASSWORD, { projectId: 'new' })
+  const founded = () => post('newproject', { login: begun.login, projectName: 'Ward 10' })
+  t.match((await founded()).body, { mfaEnrollRequired: true, code: undefined })
+  const memberships = `ProjectMembership?user=User/${user.id}&_summary=count`
+  t.equal(await total(superAdmin, memberships), 1)
+  t.match((await enroll(begun)).body, { login: begun.login, code: undefined })
+  t.match((await founded()).body, { code: String })
+
+  const strict = await botica.createTenant()
+  await openToPatients(strict)
+  const projectId = strict.project.id
+  const settings = [{ name: 'mfaRequired', valueBoolean: true }]
+  const path = `/admin/projects/${projectId}/settings`
+  const json = { 'Content-Type': 'application/json' }
+  t.equal((await strict.admin.post(path, settings, json)).status, 200)
+  const { login } = await registeredIn(projectId)
+  const { body: step } = await post('newpatient', { login, projectId })
+  t.match(step, { mfaEnrollRequired: true, code: undefined })
+  t.equal(await total(strict.admin, 'Patient?_summary=count'), 0)
+  t.equal((await enroll(step)).status, 200)
+  t.match((await post('newpatient', { login, projectId })).body, { code: String })
 })
 
 t.test('rejects weak passwords on every path that sets one', async (t) => {
