@@ -6,6 +6,7 @@ import { issuerUrl } from '../../shared/access/credentials/tokens.ts'
 import { AREA_WORDS } from '../../shared/access/grant.ts'
 import type { Config } from '../../shared/core/config/config.ts'
 import type { Context, Web } from '../http/context.ts'
+import { ASSERTION_ALGORITHMS } from '../identity/clients/assertions.ts'
 import { GRANTS } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
 
@@ -131,7 +132,6 @@ export function discoveryRoutes({ services }: Web): RouteFamily {
     (ctx) => {
       ctx.body = {
         ...issuerMetadata(issuer(ctx), config),
-        token_endpoint_auth_signing_alg_values_supported: ['RS384', 'ES384', 'RS256', 'ES256'],
         scopes_supported: SMART_SCOPES,
         capabilities: CAPABILITIES,
       }
@@ -186,9 +186,11 @@ function issuerMetadata(issuer: string, config: Config) {
       'client_secret_basic',
       'client_secret_post',
       'private_key_jwt',
+      'none',
       ...(isMutual ? [BY_THUMBPRINT] : []),
       ...(isMutual && config.clientCertificateVerified ? [BY_CA] : []),
     ],
+    token_endpoint_auth_signing_alg_values_supported: ASSERTION_ALGORITHMS,
     ...boundTokens(config),
     code_challenge_methods_supported: ['S256'],
     authorization_response_iss_parameter_supported: true,

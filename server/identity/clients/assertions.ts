@@ -124,7 +124,14 @@ export class AssertionError extends Error {
   }
 }
 
-const ALGORITHMS = ['RS256', 'RS384', 'RS512', 'ES256', 'ES384', 'ES512']
+export const ASSERTION_ALGORITHMS: readonly string[] = [
+  'RS256',
+  'RS384',
+  'RS512',
+  'ES256',
+  'ES384',
+  'ES512',
+]
 const LONGEST = 16_384
 const LONGEST_LIFE_SECONDS = 300
 const SKEW_SECONDS = 30
@@ -135,8 +142,8 @@ export function readAssertion(text: string): Assertion {
   if (text.length > LONGEST) throw new AssertionError('is too long')
   const { header, claims } = decoded(text)
   const { alg, kid, jku } = header
-  if (typeof alg !== 'string' || !ALGORITHMS.includes(alg)) {
-    throw new AssertionError(`must be signed with one of ${ALGORITHMS.join(', ')}`)
+  if (typeof alg !== 'string' || !ASSERTION_ALGORITHMS.includes(alg)) {
+    throw new AssertionError(`must be signed with one of ${ASSERTION_ALGORITHMS.join(', ')}`)
   }
   if (typeof kid !== 'string' || kid === '') throw new AssertionError('has no kid')
   const { iss, sub } = claims

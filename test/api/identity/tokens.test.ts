@@ -203,6 +203,20 @@ t.test('discovery lists the endpoints, and keys without their private part', asy
         issuer: services.config.baseUrl,
         token_endpoint: `${services.config.baseUrl}oauth2/token`,
         grant_types_supported: ['client_credentials'],
+        token_endpoint_auth_methods_supported: [
+          'client_secret_basic',
+          'client_secret_post',
+          'private_key_jwt',
+          'none',
+        ],
+        token_endpoint_auth_signing_alg_values_supported: [
+          'RS256',
+          'RS384',
+          'RS512',
+          'ES256',
+          'ES384',
+          'ES512',
+        ],
       },
     })
   }

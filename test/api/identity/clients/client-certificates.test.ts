@@ -251,7 +251,7 @@ t.test('discovery lists the methods', async (t) => {
   for (const path of ['oauth-authorization-server', 'smart-configuration']) {
     const { body } = await anonymous.get<Untyped>(`/.well-known/${path}`)
     t.equal(body.tls_client_certificate_bound_access_tokens, true)
-    const methods = body.token_endpoint_auth_methods_supported.slice(3)
+    const methods = body.token_endpoint_auth_methods_supported.slice(4)
     t.strictSame(methods, ['self_signed_tls_client_auth', 'tls_client_auth'])
   }
   const resource = await anonymous.get<Untyped>('/.well-known/oauth-protected-resource')
