@@ -25,16 +25,16 @@ import { readMany } from '../store/read/read.ts'
 import type { Repository } from '../store/repository.ts'
 import {
   normalId,
-  readRow,
   type StoreContext,
   type WriteAttempt,
   type WriteRule,
 } from '../store/rows/context.ts'
 import type { OwnParametersReader } from '../store/rows/custom-parameters.ts'
-import { parseVersion, toVersion } from '../store/rows/rows.ts'
+import { parseVersion } from '../store/rows/rows.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/authorize.ts'
 import { type MembershipRows, readContext, readProfileMemberships } from './memberships.ts'
 import { compileRules } from './principals.ts'
+import { checkOwnerDeletion, checkOwnerStaysActive } from './project-owner.ts'
 
 const CLIENT = 'ClientApplication'
 
@@ -77,7 +77,7 @@ const membershipRule: WriteRule = {
     typeof membership.externalId === 'string'
       ? [{ scope: `externalId ${referencedProject(membership)}`, value: membership.externalId }]
       : [],
-  checkDeletion: requireNoOwner,
+  checkDeletion: checkOwnerDeletion,
 }
 
 const policyRule: WriteRule = {
@@ -168,11 +168,13 @@ function filedInProject(resource: Resource): Resource {
 }
 
 /** Errors: 400 for an invalid membership or change. */
-async function checkMembership({ store, principal, before, kept }: WriteAttempt): Promise<void> {
+async function checkMembership(attempt: WriteAttempt): Promise<void> {
+  const { store, principal, before, kept } = attempt
   if (before === undefined) await checkNewMember(store, principal, kept)
   else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(kept.profile)) {
     throw badRequest('Cannot change profile', 'profile')
   }
+  await checkOwnerStaysActive(attempt)
   const projectId = referencedProject(kept) ?? ''
   const { project } = principal
   const home = projectId === project.id ? project : { id: projectId }
@@ -287,22 +289,6 @@ function listPolicies(
     path: `access[${i}].policy`,
   }))
   return [...older, ...newer]
-}
-
-async function requireNoOwner(
-  store: StoreContext,
-  principal: Principal,
-  id: string,
-): Promise<void> {
-  const row = await readRow(store, principal, 'ProjectMembership', id)
-  if (row === undefined || row.content === null) return
-  const membership = parseVersion(toVersion(row))
-  const project = targetIn(membership.project)
-  if (project === undefined) return
-  const [found] = await readMany(store, systemPrincipal(principal.project), [project])
-  const owner = found?.content === undefined ? undefined : parseVersion(found).owner
-  if (owner === undefined || referenceIn(owner) !== referenceIn(membership.user)) return
-  throw badRequest('Cannot delete the owner of the project')
 }
 
 async function requireUnused(store: StoreContext, principal: Principal, id: string): Promise<void> {

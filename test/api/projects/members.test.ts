@@ -228,6 +228,44 @@ t.test('the owner of a project stays its member', async (t) => {
   t.match(await superAdmin.del(`ProjectMembership/${id}`), refused)
 })
 
+t.test('the owner of a project stays an active member', async (t) => {
+  const { admin: colleague, project } = await botica.createTenant()
+  const { body: owner } = await invite(colleague, project.id, { email: anEmail(), admin: true })
+  const setOwner = async (value: object) => {
+    const { body } = await superAdmin.get(`Project/${project.id}`)
+    t.equal((await superAdmin.put(`Project/${project.id}`, { ...body, owner: value })).status, 200)
+  }
+  await setOwner(owner.user)
+  const path = memberPath(owner.id, project.id)
+  const scimUser = `/scim/v2/Users/${owner.id}`
+  const { body: shown } = await colleague.get(scimUser)
+  const { body: stored } = await colleague.get<Membership>(path)
+  const inactive = { ...stored, active: false }
+  const change = [{ op: 'add', path: '/active', value: false }]
+  const Operations = [{ op: 'replace', path: 'active', value: false }]
+  const scim = { 'Content-Type': 'application/scim+json' }
+  const attempts = [
+    () => colleague.patch(path, change),
+    () => colleague.post(path, inactive),
+    () => colleague.put(`ProjectMembership/${owner.id}`, inactive),
+    () => colleague.patch(`ProjectMembership/${owner.id}`, change),
+    () => colleague.patch(scimUser, JSON.stringify({ Operations }), scim),
+    () => colleague.put(scimUser, { ...shown, active: false }, scim),
+    () => superAdmin.patch(path, change),
+  ]
+  for (const attempt of attempts) {
+    const refused = await attempt()
+    t.equal(refused.status, 400, refused.text)
+    t.match(refused.text, 'Cannot deactivate the owner of the project')
+  }
+  t.notMatch((await colleague.get(path)).body, { active: false })
+  t.equal((await colleague.post(path, { ...stored, active: true })).status, 200)
+
+  const { body: next } = await invite(colleague, project.id, { email: anEmail(), admin: true })
+  await setOwner(next.user)
+  t.equal((await colleague.patch(path, change)).status, 200)
+})
+
 t.test('a policy that a membership uses stays', async (t) => {
   const policy = await admin.create({ resourceType: 'AccessPolicy', name: 'In use' })
   const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
