@@ -56,6 +56,19 @@ export function parseReference(text: string | undefined): { type: string; id: st
   return { type, id }
 }
 
+const UPPER_CASE_UUID =
+  /^([A-Z][A-Za-z]+\/)(?=[0-9a-f-]*[A-F])([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?=$|\/_history\/)/
+
+/** Writes the UUID of a relative reference in lower case, as ids are stored. */
+export function normalReference(text: string): string {
+  return text.replace(UPPER_CASE_UUID, (_, type: string, id: string) => type + id.toLowerCase())
+}
+
+/** Returns a relative reference as it is stored; undefined for other texts. */
+export function storedReference(text: string): string | undefined {
+  return parseReference(text) && normalReference(text)
+}
+
 /** Calls `found` with each literal reference in a value and the FHIRPath of its element. */
 export function visitReferences(
   value: unknown,

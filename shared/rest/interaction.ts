@@ -18,7 +18,7 @@ import { yieldTurn } from '../core/yielding.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isTypeCanonical } from '../fhir/published.ts'
-import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import { isObject, isResource, type Resource, storedReference } from '../fhir/resource.ts'
 import { createSigner, toBinaryPath } from '../request/binary/attachments.ts'
 import {
   absoluteUrl,
@@ -143,8 +143,7 @@ function withRelativeAddresses({ services, principal }: FhirContext, resource: R
   return mapStrings(resource, (text, name) => {
     if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, bases, text)
     if (name !== 'reference') return text
-    const relative = withoutBase(bases, text)
-    return parseReference(relative) === undefined ? text : relative
+    return storedReference(withoutBase(bases, text)) ?? text
   })
 }
 

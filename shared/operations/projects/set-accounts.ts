@@ -1,7 +1,7 @@
 /** `$set-accounts`: sets the accounts of a resource, with `propagate` also of its whole compartment. */
 import { badRequest, forbidden, tooCostly } from '../../core/errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
-import { isObject, parseReference, type Reference, type Resource } from '../../fhir/resource.ts'
+import { isObject, type Reference, type Resource, storedReference } from '../../fhir/resource.ts'
 import { acceptRequest } from '../../jobs/async-requests.ts'
 import {
   type Inputs,
@@ -92,8 +92,9 @@ function isSet(current: Resource, next: Next): boolean {
 
 function readAccounts(inputs: Inputs): readonly Reference[] {
   const accounts = inputs.objects('accounts').map((item) => {
-    const { reference } = item
-    if (typeof reference === 'string' && parseReference(reference)) return { reference }
+    const sent = item.reference
+    const reference = typeof sent === 'string' ? storedReference(sent) : undefined
+    if (reference !== undefined) return { reference }
     throw badRequest('"accounts" must be references')
   })
   return distinctAccounts(accounts)

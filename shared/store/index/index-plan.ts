@@ -17,7 +17,13 @@ import type {
   SearchParameter,
 } from '../../fhir/definitions-data.ts'
 import { isSameValue } from '../../fhir/json.ts'
-import { isObject, type Meta, type Resource, toObjects } from '../../fhir/resource.ts'
+import {
+  isObject,
+  type Meta,
+  normalReference,
+  type Resource,
+  toObjects,
+} from '../../fhir/resource.ts'
 import { extractTarget } from '../../fhir/values.ts'
 import { compileTenantNodes } from '../../fhirpath/custom.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
@@ -190,7 +196,7 @@ function isAmong({ codes }: ParameterSubset, code: string, inside: readonly bool
 function collectTargets(type: string, prefix: string): Walk<Set<string>> {
   return (value, found) => {
     const literal = extractTarget(type, value)?.literal
-    if (literal?.startsWith(prefix)) found.add(literal)
+    if (literal?.startsWith(prefix)) found.add(normalReference(literal))
   }
 }
 
@@ -266,7 +272,9 @@ function removedItems(resource: unknown, into: Derivation): void {
   const removed = new Set<string>()
   for (const entry of entries) {
     const literal = extractTarget('Reference', entry.item)?.literal
-    if (literal !== undefined) (entry.deleted === true ? removed : kept).add(literal)
+    if (literal === undefined) continue
+    const list = entry.deleted === true ? removed : kept
+    list.add(normalReference(literal))
   }
   for (const literal of removed.difference(kept)) into.removed(literal)
 }

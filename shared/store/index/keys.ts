@@ -10,6 +10,7 @@
 import { hash } from 'node:crypto'
 import { sealingKey } from '../../access/credentials/sealing.ts'
 import { Cache } from '../../core/cache.ts'
+import { normalReference } from '../../fhir/resource.ts'
 import type { Connection } from '../../postgres/statement.ts'
 
 const KIND = {
@@ -62,9 +63,9 @@ export class Keys {
     return made
   }
 
-  /** R(target): `Type/id` without version, or a full address. */
+  /** R(target): `Type/id` without version, its UUID in any case, or a full address. */
   target(project: number, reference: string): bigint {
-    return this.#sip.hash(KIND.target, BigInt(project), reference, '')
+    return this.#sip.hash(KIND.target, BigInt(project), normalReference(reference), '')
   }
 
   /** `system` undefined: any system (`code`); `''`: no system (`|code`). */
@@ -336,7 +337,7 @@ export interface PlannedType {
 export const REMOVED_KEY = '_removed'
 
 /** Increment it with every change of keys or side rows: rows of older code are then rebuilt in the background. */
-export const INDEX_REVISION = 10
+export const INDEX_REVISION = 11
 
 export async function readSalt(database: Connection): Promise<Buffer> {
   const [row] = await database.query<{ salt: Buffer }>({

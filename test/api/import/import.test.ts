@@ -6,7 +6,7 @@ import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
 import { listen } from '../../fixtures/http/listening.ts'
-import { aPatient } from '../../fixtures/resources.ts'
+import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
@@ -245,6 +245,24 @@ t.test('resolves conditional references', async (t) => {
     const { body } = await admin.get(`Patient/${id}`)
     t.match(body, { generalPractitioner: [{ reference: `Practitioner/${doctor.id}` }] })
   }
+})
+
+t.test('keeps references to UUIDs in upper case', async (t) => {
+  const [patient] = patients(1)
+  const [id, upper] = [patient?.id ?? '', patient?.id?.toUpperCase()]
+  const observation = { ...anObservation(`Patient/${upper}`), id: randomUUID().toUpperCase() }
+  const inputs = [
+    { type: 'Patient', url: await upload(ndjson([{ ...patient, id: upper }])) },
+    { type: 'Observation', url: await upload(ndjson([observation])) },
+  ]
+
+  t.same((await ended(await begin(inputs))).error, [])
+
+  t.equal(await countMatches('Observation', `subject=Patient/${id}`), 1)
+  t.equal(await countMatches('Observation', `subject:Patient.family=Chalmers&subject=${id}`), 1)
+  t.equal(await countMatches('Patient', `_id=${id}&_has:Observation:subject:status=final`), 1)
+  const { body } = await admin.get(`Observation/${observation.id.toLowerCase()}`)
+  t.match(body.subject, { reference: `Patient/${id}` })
 })
 
 t.test('decompresses files from every source', async (t) => {

@@ -2,9 +2,11 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
+import { clientUnder } from '../../fixtures/policy/policy.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 
-const { admin, baseUrl } = await openBotica(t)
+const botica = await openBotica(t)
+const { admin, baseUrl } = botica
 const base = `${baseUrl}fhir/R4/`
 const { id } = await admin.create(aPatient())
 const patient = `Patient/${id}`
@@ -13,8 +15,8 @@ interface Found extends Resource {
   readonly entry?: readonly { readonly resource: Resource }[]
 }
 
-async function idsFound(query: string): Promise<(string | undefined)[]> {
-  const { body } = await admin.get<Found>(`Observation?${query}`)
+async function idsFound(query: string, caller = admin): Promise<(string | undefined)[]> {
+  const { body } = await caller.get<Found>(`Observation?${query}`)
   return (body.entry ?? []).map(({ resource }) => resource.id)
 }
 
@@ -73,6 +75,37 @@ t.test('shortens references in bundle entries', async (t) => {
     t.match(first?.resource.subject, { reference: patient }, type)
     const self = `Observation/${second?.resource.id}`
     t.match(second?.resource.hasMember, [{ reference: self }], type)
+  }
+})
+
+t.test('finds resources by references to UUIDs in upper case', async (t) => {
+  const upper = `Patient/${id?.toUpperCase()}`
+  const member = await clientUnder(botica, {
+    resourceType: 'Observation',
+    criteria: `Observation?subject=${upper}`,
+  })
+  const sent = [upper, base + upper, `${upper}/_history/1`]
+  for (const reference of sent) {
+    const made = await admin.create(anObservation(reference))
+    const version = reference.endsWith('/1') ? '/_history/1' : ''
+    t.match(made.subject, { reference: patient + version })
+    const queries = [
+      `subject=${patient}`,
+      `subject=${upper}`,
+      `subject=${id?.toUpperCase()}`,
+      `subject:Patient._id=${id?.toUpperCase()}`,
+      'subject:Patient.family=Chalmers',
+      `_compartment=${upper}`,
+    ]
+    for (const query of queries) {
+      t.same(await idsFound(`_id=${made.id}&${query}`), [made.id], `${query} of ${reference}`)
+    }
+    t.same(await idsFound(`_id=${made.id}`, member), [made.id], 'under a policy')
+    const { body } = await admin.get<Found>(`Patient/${id}/$everything?_count=1000`)
+    t.ok(
+      body.entry?.some(({ resource }) => resource.id === made.id),
+      '$everything',
+    )
   }
 })
 

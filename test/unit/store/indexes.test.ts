@@ -106,6 +106,27 @@ t.test('derives all rows from the elements of a plan', (t) => {
   t.end()
 })
 
+t.test('derives the same keys from UUIDs in either case', (t) => {
+  const id = 'a0b1c2d3-0000-4000-8000-00000000000f'
+  const observation = (patient: string): Resource => ({
+    resourceType: 'Observation',
+    subject: { reference: `Patient/${patient}` },
+    meta: { author: { reference: `Practitioner/${patient}` } },
+  })
+  const list = (patient: string): Resource => ({
+    resourceType: 'List',
+    entry: [
+      { item: { reference: `Patient/${id}` } },
+      { item: { reference: `Patient/${patient}` }, deleted: true },
+    ],
+  })
+  for (const resource of [observation, list]) {
+    t.same(derive(resource(id.toUpperCase())), derive(resource(id)))
+  }
+  t.same(patientCompartments(observation(id.toUpperCase())), [`Patient/${id}`])
+  t.end()
+})
+
 t.test('ignores malformed elements without throwing', async (t) => {
   const wrong = [null, 'text', 5, true, [], [null], {}, [[{}]], { coding: 'x' }, [{ value: {} }]]
   for (const example of examples) {
