@@ -145,7 +145,7 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Parameter
       const hasSides = makesSideRows(parameter, planned.isMainDate, leg)
       for (const name of elementsRead(type, parameter, leg)) {
         elements.add(name)
-        // `meta` (such as the author) differs per version, and a custom parameter may search it.
+        // `meta` (such as `lastUpdated`) differs per version, and a custom parameter may search it.
         if (name === META && ownParameter !== undefined) elements.add(ANY_ELEMENT)
         if (hasSides) sides.add(name)
       }
@@ -348,7 +348,7 @@ function makesSideRows({ type }: SearchParameter, isMainDate: boolean, leg: Leg)
   }
 }
 
-/** True when neither an element with rows nor the platform meta differs. */
+/** True when no element with rows differs, nor the platform meta, such as the author. */
 export function keepsRows(
   elements: ReadonlySet<string>,
   before: Resource,
@@ -361,7 +361,7 @@ export function keepsRows(
   return isSameValue(indexedMeta(before.meta), indexedMeta(after.meta))
 }
 
-function indexedMeta({ versionId, lastUpdated, author, onBehalfOf, ...indexed }: Meta = {}): Meta {
+function indexedMeta({ versionId, lastUpdated, onBehalfOf, ...indexed }: Meta = {}): Meta {
   return indexed
 }
 

@@ -124,6 +124,28 @@ t.test('follows references in criteria', async (t) => {
   t.equal((await client.get(`Observation/${made.body.id}`)).status, 410)
 })
 
+t.test('follows the author of the current version', async (t) => {
+  const criteria = 'Observation?_author=%profile'
+  const { client, id } = await memberUnder(botica, {
+    entries: [{ resourceType: 'Observation', criteria }],
+  })
+  const made = await client.create(anObservation('Patient/1'))
+  const query = `Observation?_id=${made.id}`
+  const byMember = `${query}&_author=ClientApplication/${id}`
+  t.same(idsIn((await client.get(query)).body), [made.id])
+  t.same(idsIn((await admin.get(byMember)).body), [made.id])
+
+  // No search parameter reads the note, so only the author changes the index rows.
+  const changed = { ...made, note: [{ text: 'seen by the ward' }] }
+  t.equal((await admin.put(`Observation/${made.id}`, changed)).status, 200)
+
+  t.equal((await client.get(`Observation/${made.id}`)).status, 404)
+  t.same(idsIn((await client.get(query)).body), [], 'like the read')
+  t.same(idsIn((await admin.get(byMember)).body), [])
+  const byAdmin = `${query}&_author=ClientApplication/${botica.adminCredentials.id}`
+  t.same(idsIn((await admin.get(byAdmin)).body), [made.id])
+})
+
 t.test('hides elements from reads and searches and keeps them on update', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [

@@ -97,7 +97,8 @@ t.test('derives all rows from the elements of a plan', (t) => {
   const { elements } = getIndexPlan('Observation')
   const observation: Resource = { resourceType: 'Observation', id: '1', status: 'final' }
   const kept = (change: object) => keepsRows(elements, observation, { ...observation, ...change })
-  t.ok(kept({ language: 'en', meta: { versionId: '2', author: { reference: 'Bot/1' } } }))
+  t.ok(kept({ language: 'en', meta: { versionId: '2', onBehalfOf: { reference: 'Bot/1' } } }))
+  t.notOk(kept({ meta: { author: { reference: 'Bot/1' } } }), 'the author')
   t.notOk(kept({ status: 'amended' }), 'a key')
   t.notOk(kept({ effectiveDateTime: '2026-01-01' }), 'the main date')
   t.notOk(kept({ code: { text: 'x' } }), 'a part of a composite of the whole')
