@@ -120,8 +120,11 @@ export async function identify(
       failed(plan.entry, error)
     }
   }
-  const identities = mapBundleLinks(identified, targets)
-  return identified.map((step) => ({ ...step, identities }))
+  const links = mapBundleLinks(identified, targets)
+  return identified.map((step) => {
+    const identities = { ...links, base: fullUrlBase(step.entry) }
+    return { ...step, identities }
+  })
 }
 
 /** Errors: 412 for more matches than may be deleted. */
@@ -237,19 +240,14 @@ export function takeMatch(identity: Identity, { targets, used }: Identities, mat
 function mapBundleLinks(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
   targets: ReadonlyMap<string, string>,
-): Identities {
+): Omit<Identities, 'base'> {
   const links = new Map(targets)
   for (const { entry, identity } of entries) {
     const { fullUrl, method } = entry
     if (fullUrl === undefined || identity === undefined) continue
     const target = `${identity.type}/${identity.id}`
     if (/^urn:/i.test(fullUrl)) links.set(urnKey(fullUrl), target)
-    else if (method === 'POST') {
-      links.set(fullUrl, target)
-      // Relative references resolve against the base of the entry's fullUrl.
-      const relative = /[A-Za-z]+\/[A-Za-z0-9\-.]{1,64}$/.exec(fullUrl)?.[0]
-      if (relative !== undefined) links.set(relative, target)
-    }
+    else if (method === 'POST') links.set(fullUrl, target)
   }
   return { targets: links, used: new Set() }
 }
@@ -278,6 +276,15 @@ interface Identities {
   readonly targets: Map<string, string>
   /** Targets referred to by entries that have run. */
   readonly used: Set<string>
+  /** Precedes relative references of the entry; empty without a RESTful fullUrl. */
+  readonly base: string
+}
+
+const RESTFUL = /^(https?:.*\/)[A-Z][A-Za-z]+\/[A-Za-z0-9\-.]{1,64}(?:\/_history\/[^/]+)?$/
+
+/** Returns the part of the fullUrl before `Type/id`. https://hl7.org/fhir/R4/bundle.html#references */
+function fullUrlBase({ fullUrl = '' }: Entry): string {
+  return RESTFUL.exec(fullUrl)?.[1] ?? ''
 }
 
 /** Replaces every link; returns the same value if there is none. */
@@ -290,8 +297,8 @@ const URN =
   /urn(?::|%3A)uuid(?::|%3A)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|urn(?::|%3A)oid(?::|%3A)[0-2](?:\.\d+)+/gi
 
 function rewriteText(text: string, identities: Identities, name: string): string {
-  const { targets, used } = identities
-  const target = name === 'reference' ? targets.get(text) : undefined
+  const { targets, used, base } = identities
+  const target = name === 'reference' ? (targets.get(base + text) ?? targets.get(text)) : undefined
   if (target !== undefined) {
     used.add(target)
     return target

@@ -105,6 +105,32 @@ for (const type of ['batch', 'transaction']) {
   })
 }
 
+t.test('resolves relative references against the fullUrl of their entry', async (t) => {
+  const patients = await Promise.all(['a', 'b', 'own'].map(() => client.create(aPatient())))
+  const own = `Patient/${patients[2]?.id}`
+  const url = (server: string, path: string) => `http://${server}.example.org/fhir/${path}`
+  const entries = (fullUrls: readonly (string | undefined)[]) =>
+    fullUrls.map((fullUrl) => post(anObservation(own), fullUrl))
+  const answer = await run('transaction', [
+    post(aPatient(), url('a', own)),
+    post(aPatient(), url('b', own)),
+    ...entries([url('a', 'Observation/9'), url('b', 'Observation/9'), URN, undefined]),
+    {
+      fullUrl: url('c', 'Observation/put'),
+      request: { method: 'PUT', url: `Observation?identifier=${randomUUID()}` },
+      resource: anObservation(own),
+    },
+  ])
+  t.equal(answer.status, 200, answer.text)
+  const [first, second, ...observations] = answer.body.entry.map(({ resource }) => resource)
+  t.same(
+    observations.map((observation) => observation?.subject),
+    [`Patient/${first?.id}`, `Patient/${second?.id}`, own, own, own].map((reference) => ({
+      reference,
+    })),
+  )
+})
+
 t.test('rolls back the transaction and names the failing entry', async (t) => {
   const mrn = `undone-${Date.now()}`
   const identifier = [{ system: MRN_SYSTEM, value: mrn }]
