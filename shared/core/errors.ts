@@ -72,6 +72,9 @@ export class HttpError extends Error {
   }
 }
 
+/** 400 for a reference to a resource that does not exist, or does not exist yet. */
+export class MissingTarget extends HttpError {}
+
 /** The work would block this event loop; nothing is done yet, so the caller can run it in another thread. */
 export class OffloadRequired extends Error {}
 

@@ -15,6 +15,7 @@ import {
   requireSingleMatch,
 } from '../rest/conditional-references.ts'
 import { acceptResource } from '../rest/interaction.ts'
+import { isCondition } from '../search/language/search-request.ts'
 import { isLegalId, normalId } from '../store/rows/context.ts'
 import type { PlannedCreates } from '../store/write/planned-rows.ts'
 
@@ -29,10 +30,14 @@ export interface ImportLine {
 }
 
 export interface ReadLine extends ImportLine {
+  /** Undefined for a line that could not be read. */
+  readonly id: string | undefined
   /** A plan takes less memory than a resource; if it fails, the line is read again. */
   readonly read: Resource | Planned | HttpError
   /** `meta.lastUpdated` in the source system. */
   readonly foreignTime: string | undefined
+  /** Conditional ones, for `resolveReferences`. */
+  readonly references: readonly ConditionalReference[]
 }
 
 /** The id of a new resource, unless the id is taken. */
@@ -44,8 +49,6 @@ export interface ReadLines {
   readonly lines: readonly ReadLine[]
   /** Absent if no line is planned. */
   readonly plans: PlannedCreates | undefined
-  /** Conditional references by their text, for `resolveReferences`. */
-  readonly searches: ReadonlyMap<string, ConditionalReference['condition']>
 }
 
 const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
@@ -84,19 +87,15 @@ export async function readLines(
     if (plans === undefined) done.push(...parsed)
     else for (const line of parsed) done.push(await planned(context, line, plans))
   }
-  const searches = new Map<string, ConditionalReference['condition']>()
   const checked = done.map((line) => {
     if (!isRead(line.read) || !mayAsk(line)) return line
     try {
-      for (const { text, condition } of conditionalReferences(context, line.read)) {
-        searches.set(text, condition)
-      }
-      return line
+      return { ...line, references: conditionalReferences(context, line.read) }
     } catch (error) {
       return { ...line, read: asLineError(error) }
     }
   })
-  return { lines: checked, plans, searches }
+  return { lines: checked, plans }
 }
 
 /** Plans lines; the write handles unplanned lines, including rejected ones. */
@@ -150,9 +149,10 @@ async function readLine(context: FhirContext, type: string, line: ImportLine): P
     const foreignTime = typeof time === 'string' ? time : undefined
     const normal = normalId(id)
     const read = resource.id === normal ? resource : { ...resource, id: normal }
-    return { ...line, read, foreignTime }
+    return { ...line, id: normal, read, foreignTime, references: [] }
   } catch (error) {
-    return { ...line, read: asLineError(error), foreignTime: undefined }
+    const read = asLineError(error)
+    return { ...line, id: undefined, read, foreignTime: undefined, references: [] }
   }
 }
 
@@ -167,21 +167,28 @@ export function isRefusal(error: unknown): error is HttpError {
   return error instanceof HttpError && error.status < 500
 }
 
+/** True for a line that may refer to an earlier one of the same input: its search may find resources of `type`. */
+export function mayFollow(type: string, { references }: ReadLine): boolean {
+  return references.some(
+    ({ condition }) => condition.type === type || !condition.conditions.every(isCondition),
+  )
+}
+
 /** Replaces conditional references. One statement per 200 searches. */
 export async function resolveReferences(
   services: Services,
   principal: Principal,
-  read: ReadLines,
-): Promise<ReadLines> {
-  if (read.searches.size === 0) return read
-  const context = lineInteraction(services, principal)
-  const matches = await findMatches(context, read.searches)
-  const lines = read.lines.map((line) => {
-    if (!isRead(line.read) || !mayAsk(line)) return line
+  lines: readonly ReadLine[],
+): Promise<readonly ReadLine[]> {
+  const references = lines.flatMap((line) => line.references)
+  if (references.length === 0) return lines
+  const searches = new Map(references.map(({ text, condition }) => [text, condition]))
+  const matches = await findMatches(lineInteraction(services, principal), searches)
+  return lines.map((line) => {
+    if (!isRead(line.read) || line.references.length === 0) return line
     try {
-      const references = conditionalReferences(context, line.read)
       const targets = new Map(
-        references.map((item) => [item.text, requireSingleMatch(item, matches)]),
+        line.references.map((item) => [item.text, requireSingleMatch(item, matches)]),
       )
       const literal = (text: string, name: string | undefined) =>
         (name === 'reference' && targets.get(text)) || text
@@ -190,7 +197,37 @@ export async function resolveReferences(
       return { ...line, read: asLineError(error) }
     }
   })
-  return { ...read, lines }
+}
+
+const MOST_LATE_LINES = 10_000
+const MOST_LATE_BYTES = 16 * 1024 * 1024
+
+/** Lines with missing targets, which later lines may create: they wait for the end of the part, uncommitted. */
+export class LateLines {
+  readonly #lines = new Map<string, ReadLine>()
+  #bytes = 0
+
+  /** Copies the line; false when it cannot wait. */
+  add(line: ReadLine): boolean {
+    const { id, bytes } = line
+    if (id === undefined || bytes === undefined || this.#lines.size >= MOST_LATE_LINES) return false
+    if (this.#bytes + bytes.length > MOST_LATE_BYTES) return false
+    this.#bytes += bytes.length
+    this.#lines.set(id, { ...line, bytes: Buffer.from(bytes) })
+    return true
+  }
+
+  /** Removes and returns the waiting line of a resource. */
+  take(id: string | undefined): ReadLine | undefined {
+    const line = id === undefined ? undefined : this.#lines.get(id)
+    if (id !== undefined) this.#lines.delete(id)
+    return line
+  }
+
+  /** The last line comes first, since each refers to a later one. */
+  get waiting(): readonly ReadLine[] {
+    return [...this.#lines.values()].sort((a, b) => b.number - a.number)
+  }
 }
 
 export function plannedId({ read }: ReadLine): string | undefined {

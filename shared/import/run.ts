@@ -14,10 +14,11 @@ import { type ImportPart, readImport, removeOldImports } from './imports.ts'
 import {
   type ImportLine,
   isRefusal,
+  LateLines,
+  mayFollow,
   plannedId,
   type ReadLines,
   readLines,
-  resolveReferences,
 } from './lines.ts'
 import {
   endPart,
@@ -111,8 +112,7 @@ async function afterFailure(
   const { database, log } = services
   const { job, part: number, attempts, nextLine } = part
   if (error instanceof ImportLeaseLost) return
-  const isOurs = error instanceof HttpError && error.status >= 500
-  const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
+  const isLast = isLastAttempt(part, error)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
   if (!isLast && !isRefusal(error)) {
     const pauseMs = backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS)
@@ -120,6 +120,11 @@ async function afterFailure(
   }
   const refusal = isRefusal(error) ? error : unreadable(error)
   await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+}
+
+function isLastAttempt({ attempts }: LeasedImportPart, error: unknown): boolean {
+  const isOurs = error instanceof HttpError && error.status >= 500
+  return attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
 }
 
 /** The next batch is prepared while PostgreSQL writes one. */
@@ -142,58 +147,95 @@ async function importPart(
   part: LeasedImportPart,
   signal: AbortSignal,
 ): Promise<void> {
-  const { database, config } = services
-  let isInTurn = false
+  const late = new LateLines()
   const reached = { line: part.nextLine, failures: 0, allNew: true }
   const lanes = openLanes(async ({ principal, release, ...read }) => {
-    const { failed, allNew } = await writeLines(services, principal, part, read)
-    reached.failures += failed
-    reached.allNew = allNew
+    const written = await writeLines(services, principal, { ...part, late }, read)
+    reached.failures += written.failed
+    reached.allNew = written.allNew
     release()
     if (read.plans === undefined) return
     read.plans.clear()
     spare.plans.push(read.plans)
   })
   try {
-    const principal = await requireImportCaller(services, part)
-    const type = typeFor(principal, part)
-    const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
-    try {
-      if (source.size !== undefined) await notePartSize(database, part, source.size)
-      const place = { byte: part.from, line: part.nextLine }
-      const batches = readLineBatches(source.chunks, place, config.maxBodyBytes, spare.blocks)
-      for await (const { lines, release } of readAhead(batches)) {
-        if (signal.aborted) break
-        const left = uncommittedLines(lines, part)
-        if (left.length === 0) continue
-        // Uses the member's current rights, not those at kick-off.
-        const principal = await requireImportCaller(services, part)
-        const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
-        const read = await readLines(services, principal, { type, lines: left, plans })
-        if (read.searches.size > 0 && !isInTurn) {
-          // Searches may find resources of earlier parts.
-          if (await enforcePartOrder(database, part)) throw new PartTooEarly()
-          isInTurn = true
-        }
-        const resolved = await resolveReferences(services, principal, read)
-        await lanes.add({ ...resolved, principal, release })
-        reached.line = (lines.at(-1)?.number ?? reached.line) + 1
-        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
-      }
-    } finally {
-      source.close()
-    }
+    await importLines(services, { part, spare, reached, lanes, signal })
     await lanes.done()
   } catch (error) {
     await lanes.settled()
     // The source may have closed in the middle of a line.
     if (signal.aborted) return
+    const isOver = isRefusal(error) || isLastAttempt(part, error)
+    if (isOver) await writeLate(services, part, late, signal)
     if (!isRefusal(error)) throw error
     const outcome = lineFailure(reached.line, error)
     await finishPart(services, part, { line: reached.line, outcome })
     return
   }
+  await writeLate(services, part, late, signal)
   if (!signal.aborted) await finishPart(services, part)
+}
+
+interface PartInProgress {
+  readonly part: LeasedImportPart
+  readonly spare: Spare
+  readonly reached: { line: number; readonly failures: number; readonly allNew: boolean }
+  readonly lanes: Lanes
+  readonly signal: AbortSignal
+}
+
+async function importLines(
+  services: Services,
+  { part, spare, reached, lanes, signal }: PartInProgress,
+): Promise<void> {
+  const { database, config } = services
+  let isInTurn = false
+  const principal = await requireImportCaller(services, part)
+  const type = typeFor(principal, part)
+  const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
+  try {
+    if (source.size !== undefined) await notePartSize(database, part, source.size)
+    const place = { byte: part.from, line: part.nextLine }
+    const batches = readLineBatches(source.chunks, place, config.maxBodyBytes, spare.blocks)
+    for await (const { lines, release } of readAhead(batches)) {
+      if (signal.aborted) break
+      const left = uncommittedLines(lines, part)
+      if (left.length === 0) continue
+      // Uses the member's current rights, not those at kick-off.
+      const principal = await requireImportCaller(services, part)
+      const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
+      const read = await readLines(services, principal, { type, lines: left, plans })
+      const { checkReferencesOnWrite: isChecked } = principal.project
+      if (!isInTurn && (isChecked || read.lines.some(({ references }) => references.length > 0))) {
+        // Targets may be resources of earlier parts.
+        if (await enforcePartOrder(database, part)) throw new PartTooEarly()
+        isInTurn = true
+      }
+      // Targets may be resources of earlier lines.
+      if (isChecked || read.lines.some((line) => mayFollow(type, line))) await lanes.done()
+      await lanes.add({ ...read, principal, release })
+      reached.line = (lines.at(-1)?.number ?? reached.line) + 1
+      if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
+    }
+  } finally {
+    source.close()
+  }
+}
+
+/** Writes the lines whose targets were missing, or reports them; the last one goes first. */
+async function writeLate(
+  services: Services,
+  part: LeasedImportPart,
+  late: LateLines,
+  signal: AbortSignal,
+): Promise<void> {
+  const type = part.type ?? ''
+  for (const line of late.waiting) {
+    if (signal.aborted) return
+    const principal = await requireImportCaller(services, part)
+    const read = await readLines(services, principal, { type, lines: [line], plans: undefined })
+    await writeLines(services, principal, part, read)
+  }
 }
 
 function typeFor(principal: Principal, { type }: LeasedImportPart): string {

@@ -1,6 +1,6 @@
 /** Writes imported resources. A rejected transaction is halved until each faulty line stands alone. */
 import type { Principal } from '../access/principal.ts'
-import { HttpError, preconditionFailed } from '../core/errors.ts'
+import { HttpError, MissingTarget, preconditionFailed } from '../core/errors.ts'
 import { SqlError } from '../postgres/sql-error.ts'
 import { charge, loadUnits } from '../request/quota.ts'
 import type { Services } from '../request/services.ts'
@@ -9,6 +9,8 @@ import type { PlannedCreates } from '../store/write/planned-rows.ts'
 import {
   asLineError,
   isRead,
+  type LateLines,
+  mayFollow,
   plannedId,
   type ReadLine,
   type ReadLines,
@@ -23,6 +25,11 @@ export class ImportLeaseLost extends Error {}
 
 /** A plan failed: an id is taken, or the state has changed. */
 class PlansRefused extends Error {}
+
+export interface WrittenPart extends LeasedImportPart {
+  /** Receives lines with missing targets; without it they are refused. */
+  readonly late?: LateLines
+}
 
 interface WrittenLines {
   readonly failed: number
@@ -39,20 +46,19 @@ const NEVER = new AbortController().signal
 export async function writeLines(
   services: Services,
   principal: Principal,
-  part: LeasedImportPart,
+  part: WrittenPart,
   { lines, plans }: ReadLines,
 ): Promise<WrittenLines> {
   const units = loadUnits({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
   await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
-  const runs = untilTwins(lines)
+  const type = part.type ?? ''
+  const runs = splitRuns(type, lines)
   if (plans !== undefined && plans.rows.length > 0) {
     const written =
       runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
     if (written) return written
-    const again = { type: part.type ?? '', lines, plans: undefined }
-    const read = await readLines(services, principal, again)
-    const { lines: left } = await resolveReferences(services, principal, read)
-    return writeRuns(services, principal, part, untilTwins(left))
+    const read = await readLines(services, principal, { type, lines, plans: undefined })
+    return writeRuns(services, principal, part, splitRuns(type, read.lines))
   }
   return writeRuns(services, principal, part, runs)
 }
@@ -60,13 +66,17 @@ export async function writeLines(
 async function writeRuns(
   services: Services,
   principal: Principal,
-  part: LeasedImportPart,
+  part: WrittenPart,
   runs: readonly (readonly ReadLine[])[],
 ): Promise<WrittenLines> {
   const written: WrittenLines[] = []
   for (const run of runs) {
-    const timed = await withTimes(services, principal, part, run)
-    written.push(await writeOrHalve(services, principal, part, timed))
+    written.push(await refuseReplaced(services, principal, part, run))
+    const resolved = await resolveReferences(services, principal, run)
+    for (const lines of withoutLate(part, resolved)) {
+      const timed = await withTimes(services, principal, part, lines)
+      written.push(await writeOrHalve(services, principal, part, timed))
+    }
   }
   return together(written)
 }
@@ -78,8 +88,35 @@ function together(written: readonly WrittenLines[]): WrittenLines {
   }
 }
 
+/** Waiting lines stay refused when later lines replace their resources: written last, they would undo these. */
+async function refuseReplaced(
+  services: Services,
+  principal: Principal,
+  part: WrittenPart,
+  lines: readonly ReadLine[],
+): Promise<WrittenLines> {
+  const written: WrittenLines[] = []
+  for (const line of lines.flatMap(({ id }) => part.late?.take(id) ?? [])) {
+    written.push(await write(services, principal, { place: part, lines: [line] }))
+  }
+  return together(written)
+}
+
+/** Leaves lines with missing targets to the end of the part. Returns the consecutive others. */
+function withoutLate(
+  { late }: WrittenPart,
+  lines: readonly ReadLine[],
+): readonly (readonly ReadLine[])[] {
+  const found: ReadLine[][] = [[]]
+  for (const line of lines) {
+    if (line.read instanceof MissingTarget && late?.add(line)) found.push([])
+    else found.at(-1)?.push(line)
+  }
+  return found.filter(({ length }) => length > 0)
+}
+
 interface PlannedLines {
-  readonly part: LeasedImportPart
+  readonly part: WrittenPart
   readonly lines: readonly ReadLine[]
   readonly plans: PlannedCreates
 }
@@ -91,8 +128,12 @@ async function carryOut(
   { part, lines, plans }: PlannedLines,
 ): Promise<WrittenLines | undefined> {
   try {
-    const timed = await withTimes(services, principal, part, lines)
-    return await write(services, principal, { place: part, lines: timed, plans })
+    const resolved = await resolveReferences(services, principal, lines)
+    if (resolved.some(({ read }) => read instanceof MissingTarget)) return undefined
+    const timed = await withTimes(services, principal, part, resolved)
+    const replaced = await refuseReplaced(services, principal, part, lines)
+    const written = await write(services, principal, { place: part, lines: timed, plans })
+    return together([replaced, written])
   } catch (error) {
     const isRefused = error instanceof PlansRefused || error instanceof SqlError
     if (!isRefused) asLineError(error)
@@ -100,14 +141,15 @@ async function carryOut(
   }
 }
 
-/** Splits lines into statements without duplicate resources. */
-function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[] {
+/** Splits lines into runs without duplicate resources. A line that may refer to an earlier one begins a run. */
+function splitRuns(type: string, lines: readonly ReadLine[]): readonly (readonly ReadLine[])[] {
   const runs: ReadLine[][] = []
   let run: ReadLine[] = []
   let ids = new Set<string>()
   for (const line of lines) {
     const id = plannedId(line)
-    if (id !== undefined && ids.has(id)) {
+    const isTwin = id !== undefined && ids.has(id)
+    if (isTwin || (run.length > 0 && mayFollow(type, line))) {
       runs.push(run)
       run = []
       ids = new Set()
@@ -149,7 +191,7 @@ async function withTimes(
 async function writeOrHalve(
   services: Services,
   principal: Principal,
-  part: LeasedImportPart,
+  part: WrittenPart,
   lines: readonly ReadLine[],
 ): Promise<WrittenLines> {
   if (lines.length === 0) return { failed: 0, allNew: true }
@@ -162,7 +204,11 @@ async function writeOrHalve(
       const settled = lines.map((line) =>
         plannedId(line) === undefined ? line : { ...line, read: refusal },
       )
-      return await write(services, principal, { place: part, lines: settled })
+      const written: WrittenLines[] = []
+      for (const some of withoutLate(part, settled)) {
+        written.push(await write(services, principal, { place: part, lines: some }))
+      }
+      return together(written)
     }
     const half = Math.ceil(lines.length / 2)
     const first = await writeOrHalve(services, principal, part, lines.slice(0, half))

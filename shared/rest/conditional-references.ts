@@ -1,5 +1,5 @@
 /** Conditional references: `"reference": "Patient?identifier=…"`. https://hl7.org/fhir/R4/http.html#trules */
-import { badRequest, HttpError, outcome } from '../core/errors.ts'
+import { badRequest, HttpError, MissingTarget, outcome } from '../core/errors.ts'
 import { mapStrings } from '../fhir/json.ts'
 import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
 import type { FhirContext } from '../request/request.ts'
@@ -82,7 +82,10 @@ export function requireSingleMatch(
   const stored = found.value.versions.map(({ type, id }) => `${type}/${id}`)
   const [match, second] = [...stored, ...made]
   const what = `Conditional reference '${text.slice(0, 256)}'`
-  if (match === undefined) throw badRequest(`${what} did not match any resources`, path)
+  if (match === undefined) {
+    const missing = badRequest(`${what} did not match any resources`, path)
+    throw new MissingTarget(missing.status, missing.outcome)
+  }
   if (second !== undefined) throw badRequest(`${what} matched multiple resources`, path)
   return match
 }

@@ -10,7 +10,7 @@ import type { Grant } from '../../access/grant.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { memoFor } from '../../core/cache.ts'
-import { invalid, issue } from '../../core/errors.ts'
+import { issue, MissingTarget, outcome } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
 import { binder, type Connection } from '../../postgres/statement.ts'
@@ -76,11 +76,10 @@ function readableRows(place: TypeScope, principal: Principal): Target['visible']
 const readable = memoFor<readonly Grant[], NonNullable<Target['visible']>>()
 
 export function invalidReferences(paths: readonly string[]) {
-  return invalid(
-    paths.map((path) =>
-      issue('error', 'structure', 'Invalid reference (Not found)', { expression: path }),
-    ),
+  const issues = paths.map((path) =>
+    issue('error', 'structure', 'Invalid reference (Not found)', { expression: path }),
   )
+  return new MissingTarget(400, outcome(undefined, ...issues))
 }
 
 /** Errors: 400 naming the paths. */
