@@ -8,14 +8,15 @@ import { asArray, isObject } from './resource.ts'
 
 export type View = (text: string) => string
 
-const VIEWED = ['_elements', '_fields', '_summary'] as const
+const LISTS = ['_elements', '_fields'] as const
+const VIEWED = [...LISTS, '_summary'] as const
+/** Each costs a comparison for each element of each resource. */
+const MOST_NAMES = 200
 
-/** Returns the view of a query; undefined for the whole resource. Errors: 400 for an unknown value. */
+/** Returns the view of a query; undefined for the whole resource. Errors: 400 for a bad value or too many names. */
 export function parseView(type: string, query: URLSearchParams): View | undefined {
   if (!VIEWED.some((name) => query.has(name))) return undefined
-  const elements = ['_elements', '_fields'].flatMap((name) => query.getAll(name)).join(',')
-  const paths = elements.split(',').map((path) => path.trim().replaceAll('[x]', ''))
-  const wanted = paths.filter((path) => path !== '').map((path) => path.split('.'))
+  const wanted = namedElements(query).map((path) => path.split('.'))
   if (wanted.length > 0) return keep(type, named(wanted))
   const summary = singleValue(query, '_summary')
   switch (summary) {
@@ -34,19 +35,30 @@ export function parseView(type: string, query: URLSearchParams): View | undefine
   }
 }
 
+/** Returns the distinct elements that a query names. Errors: 400 for more than MOST_NAMES. */
+export function namedElements(
+  query: URLSearchParams,
+  lists: readonly (typeof LISTS)[number][] = LISTS,
+): readonly string[] {
+  const names = lists
+    .flatMap((list) => query.getAll(list))
+    .join(',')
+    .split(',')
+  const paths = new Set(names.map((name) => name.trim().replaceAll('[x]', '')))
+  paths.delete('')
+  if (paths.size <= MOST_NAMES) return [...paths]
+  throw tooCostly(`_elements may name ${MOST_NAMES} elements`, '_elements')
+}
+
 /** Errors: 400 for an unknown element in `_elements`. `_fields` may also name search parameters. */
 export function requireElements(types: readonly string[], query: URLSearchParams): void {
   if (!query.has('_elements')) return
-  const names = new Set(query.getAll('_elements').join(',').split(','))
-  if (names.size > MOST_NAMES) throw tooCostly(`_elements may name ${MOST_NAMES} elements`)
-  for (const name of names) {
-    const path = name.trim().replaceAll('[x]', '')
-    if (path === '' || types.some((type) => hasElement(type, '', path.split('.')))) continue
+  for (const path of namedElements(query, ['_elements'])) {
+    if (types.some((type) => hasElement(type, '', path.split('.')))) continue
     throw badRequest(`There is no element ${path.slice(0, 64)}`, '_elements')
   }
 }
 
-const MOST_NAMES = 200
 const UNIVERSAL = new Set(['resourceType', 'id', 'extension'])
 
 /** `prefix` is the path prefix of the children, see `childScope`. */

@@ -6,6 +6,7 @@ import {
   withoutSecretExtensions,
 } from '../../access/fields/fields.ts'
 import { grantsFor } from '../../access/policy.ts'
+import { typeElements } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { parseView, type View } from '../../fhir/view.ts'
@@ -58,7 +59,10 @@ const [OPENING, CLOSING] = Buffer.from('{}')
 function elementsView(type: string, elements: readonly ElementChoice[]): View | undefined {
   const names = elements.filter((one) => one.type === undefined || one.type === type)
   if (names.length === 0) return undefined
-  const list = names.map(({ name }) => name).join(',')
+  // Names of elements of other types have no effect, and a view may name only some.
+  const roots = new Set(typeElements(type).map(({ path }) => path.replace('[x]', '')))
+  const own = names.map(({ name }) => name).filter((name) => roots.has(name))
+  const list = ['id', ...own].join(',')
   return parseView(type, new URLSearchParams({ _elements: list }))
 }
 

@@ -3,6 +3,7 @@ import { badRequest, notSupported, tooCostly, withExpression } from '../../core/
 import { singleValue } from '../../core/query.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { namedElements } from '../../fhir/view.ts'
 import { readCriterion, readyParameter } from './criteria.ts'
 import type {
   Criterion,
@@ -131,7 +132,7 @@ function readPaging(type: string, query: URLSearchParams, own: OwnParameters | u
   if (cursor !== undefined && query.has('_offset')) {
     throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
-  const elements = [...lists(query, '_elements'), ...lists(query, '_fields')]
+  const elements = namedElements(query)
   return {
     sort: readSort(type, lists(query, '_sort'), own),
     count: readCount(singleValue(query, '_count')),

@@ -150,6 +150,33 @@ t.test('accepts elements, choices and paths in _elements', async (t) => {
   t.equal((await only('Patient?_fields=birthDate')).name, undefined)
 })
 
+t.test('bounds the number of named elements, without strict handling', async (t) => {
+  const { id } = patient
+  const paths = [
+    'Patient',
+    `Patient/${id}`,
+    `Patient/${id}/_history`,
+    `Patient/${id}/_history/1`,
+    '',
+  ]
+  const names = Array.from({ length: 201 }, (_, i) => `x${i}`)
+  for (const path of paths) {
+    const type = path === '' ? '_type=Patient&' : ''
+    const ask = (list: readonly string[], name = '_elements') =>
+      admin.get(`${path}?${type}${name}=${list.join()}`)
+    const refusal = {
+      status: 400,
+      body: {
+        issue: [{ code: 'too-costly', details: { text: '_elements may name 200 elements' } }],
+      },
+    }
+    t.match(await ask(names), refusal, path)
+    t.match(await ask(names, '_fields'), refusal, path)
+    t.equal((await ask(names.slice(1))).status, 200, path)
+    t.equal((await ask(Array(1000).fill('name'))).status, 200, 'counts a name once')
+  }
+})
+
 t.test('bounds _count and returns no entries for 0', async (t) => {
   for (const count of ['1000', '1001', '99999999999999999999']) {
     t.equal((await admin.get<Raw>(`Patient?_count=${count}`)).body.entry.length, 1, count)
