@@ -3,7 +3,7 @@
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import type { Issue } from '../core/errors.ts'
-import { parseJson, toNumber } from '../fhir/json.ts'
+import { parseJson } from '../fhir/json.ts'
 import {
   canonicalUrl,
   chosen,
@@ -13,18 +13,21 @@ import {
   type Resource,
   toObjects,
 } from '../fhir/resource.ts'
+import { withinTime } from '../fhirpath/custom.ts'
 import type { Services } from '../request/services.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { findVersions } from '../store/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { countsBroken, limitsBroken } from '../validation/answer-limits.ts'
 import { type CodeList, Report } from '../validation/shapes.ts'
+import { EnableWhen, type Item, isSame, type Scope } from './enable-when.ts'
 
 export const RESPONSE = 'QuestionnaireResponse'
 
 const CANDIDATES = 50
 const FRESH_MS = 5_000
 const MOST_KNOWN = 200
+const MAX_MS = 5_000
 
 /** By Project and canonical; `none` for an unknown one. */
 const known = new Cache<string, Resource | 'none'>({
@@ -46,7 +49,9 @@ export async function responseIssues(
   const sets = answerValueSets(questionnaire)
   const { codes } = await boundCodes(services, project, sets, response)
   const report = new Report(isRefused, [RESPONSE])
-  checkResponse(response, questionnaire, codes, report)
+  withinTime(MAX_MS, 'The response takes too long to validate', () =>
+    checkResponse(response, questionnaire, codes, report),
+  )
   return report.issues
 }
 
@@ -94,8 +99,6 @@ async function findQuestionnaire(
 
 // Checks of places, types, counts and values of answers. https://hl7.org/fhir/R4/questionnaireresponse.html#notes
 
-type Item = Readonly<Record<string, unknown>>
-
 function answerValueSets(questionnaire: Resource): readonly string[] {
   const sets = (item: Item): string[] => [
     ...(typeof item.answerValueSet === 'string' ? [item.answerValueSet] : []),
@@ -111,52 +114,48 @@ function checkResponse(
   codes: ReadonlyMap<string, CodeList>,
   report: Report,
 ): void {
-  const answers = new Map<string, Item[]>()
-  collectAnswers(response, answers)
   const isDone = response.status === 'completed' || response.status === 'amended'
-  const check = { answers, codes, report, isDone }
-  checkItems(response.item, questionnaire.item, check)
+  const enabling = new EnableWhen(questionnaire, response)
+  const scope = { definition: questionnaire, content: response, outer: undefined }
+  checkItems(scope, { enabling, codes, report, isDone })
 }
 
 interface Check {
-  readonly answers: ReadonlyMap<string, readonly Item[]>
+  readonly enabling: EnableWhen
   readonly codes: ReadonlyMap<string, CodeList>
   readonly report: Report
   /** True when required answers must be present. */
   readonly isDone: boolean
 }
 
-function collectAnswers(item: Item, into: Map<string, Item[]>): void {
-  for (const one of toObjects(item.item)) {
-    const linkId = String(one.linkId)
-    const answers = toObjects(one.answer)
-    into.set(linkId, [...(into.get(linkId) ?? []), ...answers])
-    collectAnswers(one, into)
-    for (const answer of answers) collectAnswers(answer, into)
-  }
-}
-
-function checkItems(given: unknown, defined: unknown, check: Check): void {
-  const { report } = check
-  const definitions = new Map(toObjects(defined).map((item) => [String(item.linkId), item]))
+function checkItems(scope: Scope, check: Check): void {
+  const { report, enabling } = check
+  const { definition: holder, content } = scope
+  const defined = holder.type === 'display' ? [] : toObjects(holder.item)
+  const definitions = new Map(defined.map((item) => [String(item.linkId), item]))
+  const firsts = new Map<string, Item>()
   const counts = new Map<string, number>()
   report.enter('item')
-  for (const [index, item] of toObjects(given).entries()) {
+  for (const [index, item] of toObjects(content.item).entries()) {
     const linkId = String(item.linkId)
+    if (!firsts.has(linkId)) firsts.set(linkId, item)
     counts.set(linkId, (counts.get(linkId) ?? 0) + 1)
     report.enter(index)
     const definition = definitions.get(linkId)
     if (definition === undefined) {
       fault(check, `The Questionnaire has no item ${linkId} in this place`, 'linkId')
-    } else checkItem(item, definition, check)
+    } else checkItem(item, definition, scope, check)
     report.leave()
   }
   report.leave()
+  const places = enabling.missingPlaces(scope, [...definitions.keys()], firsts)
   for (const [linkId, definition] of definitions) {
     const count = counts.get(linkId) ?? 0
     if (count > 1 && definition.repeats !== true) fault(check, `Item ${linkId} does not repeat`)
     const isMissing = count === 0 && definition.required === true && check.isDone
-    if (isMissing && isEnabled(definition, check)) fault(check, `Item ${linkId} is required`)
+    if (isMissing && enabling.isEnabled(definition, scope, places.get(linkId))) {
+      fault(check, `Item ${linkId} is required`)
+    }
   }
 }
 
@@ -164,15 +163,17 @@ function fault({ report }: Check, text: string, step?: string): void {
   report.rule(text, step, 'business-rule')
 }
 
-function checkItem(item: Item, definition: Item, check: Check): void {
-  const { report } = check
+function checkItem(item: Item, definition: Item, outer: Scope, check: Check): void {
+  const { report, enabling } = check
   const linkId = String(definition.linkId)
   const answers = toObjects(item.answer)
   const hasContent = answers.length > 0 || toObjects(item.item).length > 0
-  if (hasContent && !isEnabled(definition, check)) fault(check, `Item ${linkId} is not enabled`)
+  if (hasContent && !enabling.isEnabled(definition, outer, enabling.place(item))) {
+    fault(check, `Item ${linkId} is not enabled`)
+  }
   if (definition.type === 'group' || definition.type === 'display') {
     if (answers.length > 0) fault(check, `Item ${linkId} takes no answer`, 'answer')
-    checkItems(item.item, definition.type === 'group' ? definition.item : [], check)
+    checkItems({ definition, content: item, outer }, check)
     if (!hasContent && definition.required === true && check.isDone) {
       fault(check, `Item ${linkId} is required`)
     }
@@ -194,7 +195,7 @@ function checkItem(item: Item, definition: Item, check: Check): void {
   for (const [index, answer] of answers.entries()) {
     report.enter(index)
     checkAnswer(answer, definition, check)
-    checkItems(answer.item, definition.item, check)
+    checkItems({ definition, content: answer, outer }, check)
     report.leave()
   }
   report.leave()
@@ -250,51 +251,4 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   if (!codes.has(system, value.code)) {
     fault(check, `Item ${linkId} takes a code of ${String(definition.answerValueSet)}`, name)
   }
-}
-
-/** Compares a Coding by system and code, a Reference by target. */
-function isSame(one: unknown, other: unknown): boolean {
-  if (isObject(one) && isObject(other)) {
-    if (one.reference !== undefined) return one.reference === other.reference
-    return one.code === other.code && (one.system === other.system || other.system === undefined)
-  }
-  const [a, b] = [toNumber(one), toNumber(other)]
-  return a === undefined ? one === other : a === b
-}
-
-/** https://hl7.org/fhir/R4/questionnaire-definitions.html#Questionnaire.item.enableWhen */
-function isEnabled({ enableWhen, enableBehavior }: Item, check: Check): boolean {
-  const conditions = toObjects(enableWhen)
-  if (conditions.length === 0) return true
-  const holds = (condition: Item) => conditionHolds(condition, check)
-  return enableBehavior === 'all' ? conditions.every(holds) : conditions.some(holds)
-}
-
-function conditionHolds(condition: Item, { answers }: Check): boolean {
-  const given = answers.get(String(condition.question)) ?? []
-  const name = Object.keys(condition).find((key) => key.startsWith('answer')) ?? ''
-  const wanted = condition[name]
-  if (condition.operator === 'exists') return given.length > 0 === wanted
-  const values = given.map((answer) => answer[`value${name.slice('answer'.length)}`])
-  switch (condition.operator) {
-    case '=':
-      return values.some((value) => isSame(wanted, value))
-    case '!=':
-      return values.length > 0 && !values.some((value) => isSame(wanted, value))
-    default:
-      return values.some((value) => isOrdered(String(condition.operator), value, wanted))
-  }
-}
-
-function isOrdered(operator: string, value: unknown, wanted: unknown): boolean {
-  const [a, b] = [comparable(value), comparable(wanted)]
-  if (a === undefined || b === undefined || typeof a !== typeof b) return false
-  if (operator === '>') return a > b
-  if (operator === '<') return a < b
-  return operator === '>=' ? a >= b : a <= b
-}
-
-function comparable(value: unknown): number | string | undefined {
-  if (typeof value === 'string') return value
-  return toNumber(isObject(value) && 'value' in value ? value.value : value)
 }

@@ -104,6 +104,36 @@ t.test('returns rejections of the thread as those of the request', async (t) => 
   t.equal(late.status, 412)
 })
 
+t.test('validates tens of thousands of answers to one question', async (t) => {
+  const enableWhen = [{ question: 'a', operator: '=', answerInteger: -1 }]
+  const url = 'http://example.org/Questionnaire/many'
+  await admin.create({
+    resourceType: 'Questionnaire',
+    status: 'active',
+    url,
+    item: ['a', 'b'].map((linkId) => ({
+      linkId,
+      type: 'integer',
+      repeats: true,
+      ...(linkId === 'b' ? { enableWhen } : {}),
+    })),
+  } as Resource)
+  const item = Array.from({ length: 40_000 }, (_, i) => ({
+    linkId: i < 20_000 ? 'a' : 'b',
+    answer: [{ valueInteger: i }],
+  }))
+  const response = {
+    resourceType: 'QuestionnaireResponse',
+    questionnaire: url,
+    status: 'completed',
+  }
+  const answer = await admin.post('QuestionnaireResponse/$validate', { ...response, item })
+  t.match(answer, {
+    status: 400,
+    body: { issue: { 0: { details: { text: 'Item b is not enabled' } } } },
+  })
+})
+
 t.test('counts copies of long strings by their length', async (t) => {
   const extension = [{ url: 'http://example.org', valueString: 'x'.repeat(30_000) }]
   const { id } = await admin.create({ resourceType: 'Patient', extension })

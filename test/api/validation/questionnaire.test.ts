@@ -69,6 +69,34 @@ const questionnaire: Raw = {
     },
     { linkId: 'tags', type: 'string', repeats: true },
     {
+      linkId: 'drug',
+      type: 'group',
+      repeats: true,
+      item: [
+        { linkId: 'name', type: 'string' },
+        { linkId: 'taken', type: 'boolean' },
+        {
+          linkId: 'times',
+          type: 'integer',
+          required: true,
+          enableWhen: [{ question: 'taken', operator: '=', answerBoolean: true }],
+        },
+      ],
+    },
+    {
+      linkId: 'pain',
+      type: 'boolean',
+      repeats: true,
+      item: [
+        {
+          linkId: 'where',
+          type: 'string',
+          required: true,
+          enableWhen: [{ question: 'pain', operator: '=', answerBoolean: true }],
+        },
+      ],
+    },
+    {
       linkId: 'colour',
       type: 'choice',
       answerOption: [{ valueCoding: coding('red') }, { valueCoding: coding('blue') }],
@@ -113,11 +141,34 @@ const response = (item: readonly object[], more: object = {}): Raw => ({
 })
 const gender = (code: string) =>
   answer('gender', { valueCoding: { system: 'http://hl7.org/fhir/administrative-gender', code } })
+const drug = (taken: boolean | undefined, times?: number) => ({
+  linkId: 'drug',
+  item: [
+    answer('name', { valueString: 'x' }),
+    ...(taken === undefined ? [] : [answer('taken', { valueBoolean: taken })]),
+    ...(times === undefined ? [] : [answer('times', { valueInteger: times })]),
+  ],
+})
 const history = (...item: object[]) => ({ linkId: 'history', item })
 
 const FITTING: readonly (readonly [string, Raw])[] = [
   ['the least', response([no])],
   ['all of it', response([{ linkId: 'intro' }, yes, two, gender('male')])],
+  [
+    'repetitions with different answers',
+    response([no, drug(false), drug(true, 2), drug(undefined), drug(false), drug(true, 1)]),
+  ],
+  [
+    'items enabled by the question that holds them',
+    response([
+      no,
+      answer(
+        'pain',
+        { valueBoolean: true, item: [answer('where', { valueString: 'x' })] },
+        { valueBoolean: false },
+      ),
+    ]),
+  ],
   ['an incomplete response in progress', response([], { status: 'in-progress' })],
   [
     'answers that repeat',
@@ -179,6 +230,18 @@ const FAULTY: readonly (readonly [string, Raw, RegExp, string])[] = [
     ]),
     /weight is not enabled/,
     'QuestionnaireResponse.item[3].item[0]',
+  ],
+  [
+    'none where its own repetition enables it',
+    response([no, drug(false), drug(true), drug(false)]),
+    /times is required/,
+    'QuestionnaireResponse.item[2]',
+  ],
+  [
+    'one that only another repetition enables',
+    response([no, drug(true, 1), drug(false, 1)]),
+    /times is not enabled/,
+    'QuestionnaireResponse.item[2].item[2]',
   ],
   [
     'an unknown item',
