@@ -181,7 +181,9 @@ export async function recordBulk(
   const entity = { what: { reference }, detail }
   const event = restEvent({ profile, membershipId }, project, 'operation', entity)
   const subtype = { system: 'http://hl7.org/fhir/uv/bulkdata', code: step }
-  await repository.create(servicePrincipal(project, { profile, profileDisplay }), {
+  // An AsyncJob is not a stored resource.
+  const unchecked = { ...project, checkReferencesOnWrite: false }
+  await repository.create(servicePrincipal(unchecked, { profile, profileDisplay }), {
     ...event,
     subtype: [...asArray(event.subtype), subtype],
     action: step === 'download' ? 'R' : 'E',
