@@ -25,7 +25,7 @@ async function rejectRows(
   end $$`)
   await run(`create trigger ${name} before insert on version
     for each row execute function ${name}()`)
-  return () => run(`drop function ${name} cascade`)
+  return () => run(`drop function if exists ${name} cascade`)
 }
 
 type Stored = Resource & { readonly id: string }
