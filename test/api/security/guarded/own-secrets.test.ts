@@ -1,9 +1,9 @@
 /** A member reads the secrets of its own client, or of a client that its bot runs as, from the details of a session. */
 import t, { type Test } from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
-import type { Client } from '../../fixtures/client.ts'
-import type { Raw } from '../../fixtures/oracle/values.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
+import type { Client } from '../../../fixtures/client.ts'
+import type { Raw } from '../../../fixtures/oracle/values.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, adminCredentials, services, superAdmin } = botica
