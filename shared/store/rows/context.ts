@@ -103,9 +103,9 @@ export interface WriteRule {
   readonly type: string
   /** Brings the resource into its stored form. */
   file?(resource: Resource): Resource
-  /** Of the resource that the caller sent. Errors: 400. */
+  /** Takes the resource that the caller sent. Errors: 400. */
   checkForm?(resource: Resource): void
-  /** Of the resource that the caller sent. Errors: 400. */
+  /** Takes the resource that the caller sent. Errors: 400. */
   checkParameters?(resource: Resource, own: OwnParameters | undefined): void
   /** Checks a member's changes; the service itself (no membership) is trusted. Errors: 400, 403. */
   check?(attempt: WriteAttempt): Promise<void>
