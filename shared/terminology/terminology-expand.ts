@@ -151,6 +151,11 @@ function chosenFrom(concepts: readonly Concept[], among: Candidates | undefined)
   return concepts.filter(({ code }) => wanted.has(code))
 }
 
+/** Returns the form in which codes of a system are compared. */
+function folding(codeSystem: CodeSystem | undefined): (code: string) => string {
+  return codeSystem?.caseSensitive === false ? (code) => code.toLowerCase() : (code) => code
+}
+
 /** Returns the given codes covered by an include without a concept list, in the client's spelling. */
 async function held(
   outer: Evaluation,
@@ -159,7 +164,7 @@ async function held(
 ): Promise<readonly Code[]> {
   const source = await requireConcepts(outer, part)
   const { codeSystem } = source
-  const fold = (code: string) => (codeSystem.caseSensitive === false ? code.toLowerCase() : code)
+  const fold = folding(codeSystem)
   const { concepts } = await source.list({ codes, filters: part.filter, limit: codes.length })
   const nodes = new Map(concepts.map((node) => [fold(node.code), node]))
   // A fragment does not list all codes of its system.
@@ -181,18 +186,19 @@ async function listed(
   const source = await outer.terminology.codeSystem(systemCanonical(outer, part))
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
-  const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
+  const fold = folding(source?.codeSystem)
+  const nodes = new Map(known?.concepts.map((node) => [fold(node.code), node]))
   // Drops codes unknown to their system.
   const meant =
     source !== undefined && isCompleteCodeSystem(source)
-      ? concepts.filter(({ code }) => nodes.has(code))
+      ? concepts.filter(({ code }) => nodes.has(fold(code)))
       : concepts
   return meant.map((concept) => {
-    const node = nodes.get(concept.code)
+    const node = nodes.get(fold(concept.code))
     const own =
       source === undefined || node === undefined
         ? unknownCode(part, source, concept.code)
-        : toCode(part, source.codeSystem, node)
+        : { ...toCode(part, source.codeSystem, node), code: concept.code }
     return renamed(own, concept, outer.language)
   })
 }

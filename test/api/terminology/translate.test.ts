@@ -265,13 +265,15 @@ t.test('applies the rule for unmapped codes only without a mapping, imported or 
   const { admin } = await botica.createTenant()
   const url = text('url', `${OWN}/ConceptMap/part`)
   const unmapped = { mode: 'fixed', code: 'unknown' }
-  await make('part', { group: [{ source: LOCAL, target: LAB, unmapped }] }, admin)
+  const element = [{ code: '1', target: [to('one')] }]
+  await make('part', { group: [{ source: LOCAL, target: LAB, element, unmapped }] }, admin)
   const mapping = [
     { name: 'source', valueCoding: { system: LOCAL, code: '2' } },
     { name: 'target', valueCoding: { system: LAB, code: 'two' } },
   ]
   const parameter = [url, { name: 'mapping', part: mapping }]
   await admin.post('ConceptMap/$import', { resourceType: 'Parameters', parameter })
+  t.same((await translated([url, coding('1')], admin)).codes, ['one'])
   t.same((await translated([url, coding('2')], admin)).codes, ['two'])
   t.same((await translated([url, coding('3')], admin)).codes, ['unknown'])
 })
