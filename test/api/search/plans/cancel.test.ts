@@ -82,7 +82,7 @@ t.test('cancels reads by id of a GraphQL request when its client disconnects', a
     signal: controller.signal,
   })
   const ended = Promise.allSettled([call])
-  const readMany = '%distinct on (x.place)%'
+  const readMany = '%as x(project, type, id, prefix%'
   await until(async () => (await running(readMany)) === 1, 60_000)
   controller.abort()
   // Less than the statement timeout of 20 s.
