@@ -139,6 +139,10 @@ t.test('a type is chosen by typing a part of its name', async () => {
   await page.goto(`${baseUrl}console/resources/Patient`)
   await focus('input[value=Patient]')
   await page.keys('observ')
+  // The list selects its first option after the keys are handled.
+  await page.shows(
+    `document.querySelector('[data-combobox-selected]')?.textContent === 'Observation'`,
+  )
   await page.key('Enter')
   await page.shows(`location.pathname === '/console/resources/Observation'`)
 })
