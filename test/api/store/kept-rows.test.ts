@@ -80,13 +80,15 @@ t.test('shares a statement between all kinds of changes', async (t) => {
   })
 })
 
-t.test('indexes tags and accounts but not the author', async (t) => {
+t.test('indexes the author, tags and accounts', async (t) => {
   const { id } = await repository.create(member, anObservation())
   const made = await readRow(id)
   const other = { ...member, profile: 'Practitioner/1', profileDisplay: 'Somebody else' }
   await repository.update(other, anObservation({ id, language: 'en' }))
-  t.same(await readRow(id), { ...made, ver: 2 })
-  const keys = [made.keys]
+  const authored = await readRow(id)
+  t.not(authored.keys, made.keys)
+  t.same({ ...authored, keys: made.keys }, { ...made, ver: 2 })
+  const keys = [made.keys, authored.keys]
   for (const meta of [
     { tag: [{ code: 'x' }] },
     { tag: [{ code: 'x' }], accounts: [{ reference: 'Organization/1' }] },
