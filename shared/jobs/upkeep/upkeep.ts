@@ -12,8 +12,11 @@ const GROWN = { rows: 1000, share: 0.5 }
 export const STALE = { rows: 10_000, share: 0 }
 /** Tables that searches read by index-only scans. */
 const SCANNED = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
-/** Fewer pages that are not all-visible are cheap to look up. */
-const UNSEEN_PAGES = 32
+/**
+ * Pages that are not all-visible, both at least. Fewer are cheap to look up; a share, since a VACUUM reads whole indexes
+ * and has every process read the statistics again.
+ */
+const UNSEEN = { pages: 32, share: 0.1 }
 /** 256 MB, about 800,000 resources. In larger tables a load is a small share, and autovacuum suffices. */
 const MOST_PAGES = 32_768
 
@@ -68,8 +71,9 @@ export async function vacuumGrown(database: Database): Promise<readonly string[]
           pg_relation_size(oid) / current_setting('block_size')::int as pages
         from pg_class where relnamespace = current_schema()::regnamespace and relkind = 'r'
           and relname = any($1::text[]))
-      select relname as name from t where pages - relallvisible >= $2 and pages <= $3`,
-    values: [SCANNED, UNSEEN_PAGES, MOST_PAGES],
+      select relname as name from t where pages - relallvisible >= greatest($2, pages * $3::float8)
+        and pages <= $4`,
+    values: [SCANNED, UNSEEN.pages, UNSEEN.share, MOST_PAGES],
   })
   const names = rows.map(({ name }) => name)
   // Skips a table in use by another worker, autovacuum or a migration.
