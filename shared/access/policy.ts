@@ -92,11 +92,14 @@ export function grantsFor(
   const isAllowed = rules === undefined || fitting(rules.grants, type, interaction).length > 0
   const ownJobs = isAllowed ? ownJobGrants(principal, type, interaction) : undefined
   if (ownJobs !== undefined) return ownJobs
-  if (rules === undefined || (REGISTRY_TYPES.has(type) && !isSuperAdmin)) return undefined
+  // A policy does not limit administrators in the registry, a scope does.
+  const isOfAdmins = REGISTRY_TYPES.has(type) && !isSuperAdmin
+  const grants = isOfAdmins ? rules?.scoped : rules?.grants
+  if (rules === undefined || grants === undefined) return undefined
   const isNamedOnly = needsName(principal, type, interaction)
-  const key = `${type} ${interaction}${isNamedOnly ? ' named' : ''}`
+  const key = [type, interaction, isNamedOnly ? 'named' : '', isOfAdmins ? 'scoped' : ''].join(' ')
   return tried(rules, key, () => {
-    const fits = fitting(rules.grants, type, interaction)
+    const fits = fitting(grants, type, interaction)
     return untilPlain(isNamedOnly ? fits.filter(({ isNamed }) => isNamed) : fits)
   })
 }

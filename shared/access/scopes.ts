@@ -5,7 +5,9 @@
 
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseReference, type Reference, toObjects } from '../fhir/resource.ts'
+import { isCondition, listLeaves, testedCodes } from '../search/language/search-request.ts'
 import { parseCriteria } from './criteria.ts'
+import { hidesAny } from './decisions/grant-predicates.ts'
 import {
   AREA_WORDS,
   AREAS,
@@ -157,9 +159,26 @@ export function narrowRules(
   }
 }
 
-/** The order, fields and constraints are those of `grants`. */
+/**
+ * The order, fields and constraints are those of `grants`. Entries of a type come first: a scope makes an entry of `*` one
+ * of its own type, which must not precede those.
+ */
 function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
-  return grants.flatMap((grant) => others.flatMap((other) => both(grant, other) ?? []))
+  const ofType = grants.filter(({ type }) => type !== '*')
+  const ofAll = grants.filter(({ type }) => type === '*')
+  const usable = others.filter((other) => !grants.some((grant) => testsHidden(grant, other)))
+  return [...ofType, ...ofAll].flatMap((grant) =>
+    usable.flatMap((other) => both(grant, other) ?? []),
+  )
+}
+
+/** Whoever asks for a scope writes its criteria: as in a search, they must not test what the policy hides. */
+function testsHidden({ type, hidden }: Grant, other: Grant): boolean {
+  if (type !== other.type && type !== '*' && other.type !== '*') return false
+  const named = type === '*' ? other.type : type
+  const conditions = other.criteria.flatMap(listLeaves).filter(isCondition)
+  const codes = conditions.flatMap((one) => testedCodes(named, one))
+  return hidesAny({ hidden }, named, codes, undefined)
 }
 
 function both(a: Grant, b: Grant): Grant | undefined {
@@ -208,6 +227,8 @@ function scopeGrant(word: SmartScope, patient: string | undefined): Grant | unde
   const said = `${type}?${criteria}`
   try {
     const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
+    // Joins test resources that the caller may not read; a compartment tests every reference of a type.
+    if (named.flatMap(listLeaves).some((leaf) => !isCondition(leaf))) return undefined
     return { ...plain, criteria: [...named, ...inside], criteriaTexts: [said] }
   } catch {
     // Unreadable criteria might have narrowed it.
