@@ -154,6 +154,7 @@ export function measureOperation(
   variables: Given,
 ): OperationCost {
   const known = new Map<SelectionSetNode, OperationCost>()
+  const values = { ...defaultNumbers(operation), ...variables }
 
   function ofSelections(set: SelectionSetNode | undefined): OperationCost {
     if (set === undefined) return NOTHING
@@ -181,11 +182,18 @@ export function measureOperation(
 
   function ofField(field: FieldNode): OperationCost {
     const inside = ofSelections(field.selectionSet)
-    const cost = fieldCost(field, inside.cost, variables)
+    const cost = fieldCost(field, inside.cost, values)
     return { depth: inside.depth + 1, cost, fields: inside.fields + 1 }
   }
 
   return ofSelections(operation.selectionSet)
+}
+
+function defaultNumbers({ variableDefinitions = [] }: OperationDefinitionNode): Given {
+  const defaults = variableDefinitions.flatMap(({ variable, defaultValue }) =>
+    defaultValue?.kind === Kind.INT ? [[variable.name.value, Number(defaultValue.value)]] : [],
+  )
+  return Object.fromEntries(defaults)
 }
 
 const NOTHING: OperationCost = { depth: 0, cost: 0, fields: 0 }

@@ -128,6 +128,17 @@ const refusals: readonly {
     texts: ['Query cost 8008008 exceeds the limit of 100000'],
   },
   {
+    name: 'too costly a query by the default of a variable',
+    body: {
+      query: `query ($n: Int = 1000) { PatientList(_count: $n) {
+        EncounterList(_reference: patient, _count: $n) { ObservationList(_reference: encounter) { id } } } }`,
+    },
+    graphql: 400,
+    json: 200,
+    fhir: 400,
+    texts: ['Query cost 8008008 exceeds the limit of 100000'],
+  },
+  {
     name: 'a bomb of aliases',
     body: { query: `{ ${Array.from({ length: 501 }, (_, i) => `a${i}: __typename`).join(' ')} }` },
     graphql: 400,
