@@ -14,6 +14,7 @@ import { type PageEntry, pageReply } from '../../rest/interaction.ts'
 import type { CompartmentPosition } from '../../search/compartment.ts'
 import { parseDateValue } from '../../search/language/values.ts'
 import { resourceCompartments } from '../../store/index/indexes.ts'
+import { isUuid } from '../../store/rows/context.ts'
 import type { Version } from '../../store/rows/version.ts'
 
 const MAX_COUNT = 10_000
@@ -258,7 +259,7 @@ function readCursor(text: string | undefined): Cursor | undefined {
   const parts = attempt(() => JSON.parse(Buffer.from(position, 'base64url').toString()))
   const [type, id] = Array.isArray(parts) ? parts : []
   const isType = type === '' || isResourceType(String(type))
-  if (isType && /^[0-9a-f-]{36}$/.test(String(id))) {
+  if (isType && isUuid(String(id))) {
     return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
   }
   throw badRequest('Invalid cursor', '_cursor')
