@@ -230,12 +230,14 @@ interface Entry {
 
 /** Returns the Composition and its authoring Device: no person has signed the document. */
 function madeResources(
-  { config }: Services,
+  services: Services,
   patient: Version,
   sections: readonly FilledSection[],
   labels: ReadonlyMap<Version, string>,
 ): readonly [Entry, Entry] {
   const [composition, device] = [randomUUID(), randomUUID()]
+  // Relative references cannot be resolved from a `urn:uuid`: https://hl7.org/fhir/R4/bundle.html#references
+  const refer = ({ type, id }: Version) => ({ reference: absoluteUrl(services, `${type}/${id}`) })
   const shown = sections.filter(({ versions, isRequired }) => isRequired || versions.length > 0)
   const entry = (id: string, resource: object) => ({
     fullUrl: `urn:uuid:${id}`,
@@ -248,16 +250,16 @@ function madeResources(
       meta: { profile: ['http://hl7.org/fhir/uv/ips/StructureDefinition/Composition-uv-ips'] },
       status: 'final',
       type: { coding: [{ system: LOINC, code: '60591-5', display: 'Patient summary Document' }] },
-      subject: { reference: `Patient/${patient.id}` },
+      subject: refer(patient),
       date: new Date().toISOString(),
       author: [{ reference: `urn:uuid:${device}` }],
       title: 'Patient Summary',
-      section: shown.map((section) => compositionSection(section, labels)),
+      section: shown.map((section) => compositionSection(section, labels, refer)),
     }),
     entry(device, {
       resourceType: 'Device',
       id: device,
-      deviceName: [{ name: config.productName, type: 'user-friendly-name' }],
+      deviceName: [{ name: services.config.productName, type: 'user-friendly-name' }],
     }),
   ]
 }
@@ -265,13 +267,17 @@ function madeResources(
 /** https://hl7.org/fhir/R4/valueset-list-empty-reason.html */
 const EMPTY_REASONS = 'http://terminology.hl7.org/CodeSystem/list-empty-reason'
 
-function compositionSection(section: FilledSection, labels: ReadonlyMap<Version, string>): object {
+function compositionSection(
+  section: FilledSection,
+  labels: ReadonlyMap<Version, string>,
+  refer: (version: Version) => object,
+): object {
   const { code, title, versions, isWithheld } = section
   const coding = [{ system: LOINC, code }]
   const text = { status: 'generated', div: narrative(section, labels) }
   const named = { title, code: { coding }, text }
   if (versions.length > 0) {
-    return { ...named, entry: versions.map(({ type, id }) => ({ reference: `${type}/${id}` })) }
+    return { ...named, entry: versions.map(refer) }
   }
   const reason = isWithheld ? 'withheld' : 'unavailable'
   return { ...named, emptyReason: { coding: [{ system: EMPTY_REASONS, code: reason }] } }
