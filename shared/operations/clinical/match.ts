@@ -243,17 +243,27 @@ function judge(one: Resource, other: Resource): Pick<Match, 'grade' | 'score'> |
     telecom: shares(telecomKeys(one), telecomKeys(other)),
     address: shares(addressLines(one), addressLines(other)),
   }
-  const contradicts = (name: string) =>
-    one[name] !== undefined && other[name] !== undefined && one[name] !== other[name]
-  const contradictions = ['birthDate', 'gender'].filter(contradicts).length
+  const contradictions = [datesDiffer(one.birthDate, other.birthDate), gendersDiffer(one, other)]
   const names = ['identifier', 'birthDate', 'family', 'given', 'telecom', 'address'] as const
   const sum = names.reduce((total, name) => total + (agreements[name] ? WEIGHTS[name] : 0), 0)
-  const score = Math.round(Math.min(sum, 1) * 0.5 ** contradictions * 100) / 100
+  const score =
+    Math.round(Math.min(sum, 1) * 0.5 ** contradictions.filter(Boolean).length * 100) / 100
   if (score < POSSIBLE) return undefined
   // A shared number alone is insufficient: numbers are mistyped, and families share telephones.
   const isNamed = agreements.family || agreements.given || agreements.birthDate
   if (score >= CERTAIN && isNamed) return { grade: 'certain', score }
   return { grade: score >= PROBABLE ? 'probable' : 'possible', score: Math.min(score, 0.89) }
+}
+
+/** A date may be a year or a month: https://hl7.org/fhir/R4/datatypes.html#date */
+function datesDiffer(one: unknown, other: unknown): boolean {
+  if (typeof one !== 'string' || typeof other !== 'string') return false
+  return !one.startsWith(other) && !other.startsWith(one)
+}
+
+function gendersDiffer({ gender: one }: Resource, { gender: other }: Resource): boolean {
+  const isTold = (gender: unknown) => gender !== undefined && gender !== 'unknown'
+  return isTold(one) && isTold(other) && one !== other
 }
 
 function shares(some: readonly string[], others: readonly string[]): boolean {

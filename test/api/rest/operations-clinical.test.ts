@@ -320,6 +320,10 @@ t.test('grades candidates of $match', async (t) => {
   t.match(doubtful.body.entry?.[0]?.search, { extension: [{ valueCode: 'possible' }] })
   t.same((await admin.post<Found>('Patient/$match', asked(mistyped, only))).body.total, 0)
 
+  const vague = { ...marta, gender: 'unknown', birthDate: '1980-02' }
+  const same = await admin.post<Found>('Patient/$match', asked(vague))
+  t.match(same.body.entry?.[0], { resource: { id: martaId }, search: { score: 1 } })
+
   for (const wrong of [{}, aParameters(), asked({ resourceType: 'Patient', gender: 'male' })]) {
     t.equal((await admin.post('Patient/$match', wrong)).status, 400)
   }
