@@ -101,13 +101,25 @@ export const importRows: Operation = {
 
 type Kind = 'CodeSystem' | 'ConceptMap'
 
-/** Returns the resource to import into: in the caller's own Project, or for super admins in any. */
+/**
+ * Returns the resource to import into, which the caller may update: in its own Project, or for super admins in any.
+ * Errors: 400, 403, 404.
+ */
 async function importTarget(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
-  const named = await ownResource(call)
-  if (named !== undefined) {
-    if (named.meta?.project !== undefined) return named
-    throw badRequest(`${type} ${named.url} is part of the standard; import into one of the Project`)
+  const { principal, services } = call
+  const target = (await ownResource(call)) ?? (await targetByUrl(call, type, inputs))
+  const { id = '', meta, url } = target
+  if (meta?.project === undefined) {
+    throw badRequest(`${type} ${url} is part of the standard; import into one of the Project`)
   }
+  // Reads continue in linked Projects.
+  if (!principal.isSuperAdmin && meta.project !== principal.project.id) throw forbidden()
+  const { update } = await services.repository.rulings(principal, type, id)
+  if (update === undefined) throw forbidden('criteria of every entry for update')
+  return target
+}
+
+async function targetByUrl(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
   const name = type === 'CodeSystem' ? 'system' : 'url'
   const url = inputs.text(name) ?? inputs.text('url')
   if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
