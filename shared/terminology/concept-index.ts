@@ -55,7 +55,8 @@ interface Nested {
 
 function* nested(concepts: readonly Concept[], parent: string | undefined): Generator<Nested> {
   for (const concept of concepts) {
-    yield { concept, parent }
+    // A policy may hide the codes.
+    if (concept.code !== undefined) yield { concept, parent }
     if (concept.concept !== undefined) yield* nested(concept.concept, concept.code)
   }
 }

@@ -3,6 +3,7 @@
  * may not search are treated as absent.
  */
 
+import { hash } from 'node:crypto'
 import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
@@ -56,17 +57,7 @@ export interface Terminology {
 
 type Kind = 'CodeSystem' | 'ValueSet' | 'ConceptMap'
 
-const LARGEST_CACHE = 200_000
 const CANDIDATES = 50
-
-/** Parsed hierarchies of large CodeSystems; sized by number of concepts. */
-const indexes = new Cache<string, ConceptIndex>({
-  name: 'concept-indexes',
-  max: LARGEST_CACHE,
-  size: (index) => index.nodes.size + 1,
-})
-
-const indexing = new Map<string, Promise<ConceptIndex>>()
 
 export function openTerminology(services: Services, principal: Principal): Terminology {
   const found = new Map<string, Promise<Resource | undefined>>()
@@ -81,7 +72,7 @@ export function openTerminology(services: Services, principal: Principal): Termi
 
   const publishedSource = (canonical: string): CodeSource | undefined => {
     const core = ofVersion(coreCodeSystem(canonicalUrl(canonical)), canonical)
-    return core && { ...sourceFrom(services, core, undefined, core.url), isPublished: true }
+    return core && { ...sourceFrom(services, core, undefined), isPublished: true }
   }
 
   const toCodeSource = async (resource: Resource): Promise<CodeSource> => {
@@ -92,7 +83,7 @@ export function openTerminology(services: Services, principal: Principal): Termi
     const published = isPublished ? publishedSource(codeSystem.url) : undefined
     if (published !== undefined) return published
     const owner = await importOwner(services, resource)
-    return sourceFrom(services, codeSystem, owner, versionKey(resource))
+    return sourceFrom(services, codeSystem, owner)
   }
 
   const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
@@ -201,37 +192,22 @@ async function importOwner(
   return repository.withStore(({ connection }) => conceptOwner(connection, project, type, id))
 }
 
-function versionKey({ id, meta }: Resource): string | undefined {
-  if (meta?.project === undefined || meta.versionId === undefined) return undefined
-  // The time distinguishes a rolled back version of the same number.
-  return `${meta.project} ${id} ${meta.versionId} ${meta.lastUpdated}`
-}
+/** By the parsed CodeSystem, which may lack what a policy hides from the caller: others must not share its index. */
+const indexes = new WeakMap<CodeSystem, Promise<ConceptIndex>>()
 
-function cachedIndex(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
-  const known = indexes.get(key)
-  if (known !== undefined) return Promise.resolve(known)
-  const running = indexing.get(key) ?? indexConcepts(codeSystem)
-  indexing.set(key, running)
-  return running
-    .then((index) => {
-      indexes.set(key, index)
-      return index
-    })
-    .finally(() => indexing.delete(key))
+function indexOnce(codeSystem: CodeSystem): Promise<ConceptIndex> {
+  const index = indexes.get(codeSystem) ?? indexConcepts(codeSystem)
+  indexes.set(codeSystem, index)
+  return index
 }
 
 function sourceFrom(
   { repository }: Services,
   codeSystem: CodeSystem,
   owner: number | undefined,
-  key: string | undefined,
 ): CodeSource {
   const ignoresCase = codeSystem.caseSensitive === false
-  let made: Promise<ConceptIndex> | undefined
-  const index = () => {
-    made ??= key === undefined ? indexConcepts(codeSystem) : cachedIndex(codeSystem, key)
-    return made
-  }
+  const index = () => indexOnce(codeSystem)
   return {
     codeSystem,
     hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,
@@ -263,9 +239,8 @@ const kept = new Cache<string, Resource>({ name: 'terminology-resources', max: M
 export function parsedOnce(version: Version): Resource {
   const size = version.content?.length ?? 0
   if (size < SMALLEST_KEPT) return parseVersion(version)
-  // The key begins with the Project; the time distinguishes a rolled back version, the size one filtered by a policy.
-  const { metaExtension, type, id, ver, lastUpdated } = version
-  const key = `${metaExtension} ${type} ${id} ${ver} ${lastUpdated.getTime()} ${size}`
+  // The key is the whole content, as a policy may have hidden parts of it.
+  const key = `${version.metaExtension} ${hash('sha256', version.content ?? '', 'base64')}`
   const known = kept.get(key)
   if (known !== undefined) return known
   const resource = parseVersion(version)
