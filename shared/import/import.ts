@@ -51,7 +51,7 @@ export const importRows: Operation = {
     'mapping.source': 'object!: A Coding',
     'mapping.target': 'object!: A Coding',
     'mapping.equivalence': 'text: As in R4',
-    'mapping.relationship': 'text: As in R5',
+    'mapping.relationship': 'text: As in R5; stored as the equivalence of R4',
   },
   text: {
     summary: 'Import concepts or mappings',
@@ -68,7 +68,7 @@ export const importRows: Operation = {
     const concepts = inputs.objects('concept').map((item) => readConcept(item, resource))
     const properties = inputs.parts('property').map((part) => readProperty(part, resource))
     const designations = inputs.parts('designation').map(readDesignation)
-    const mappings = inputs.parts('mapping').map(readMapping)
+    const mappings = inputs.parts('mapping').map((part, i) => readMapping(part, `mapping[${i}]`))
     const rows = concepts.length + properties.length + designations.length + mappings.length
     if (rows > MOST_ROWS) throw tooCostly(`${rows} rows were sent; ${MOST_ROWS} are allowed`)
     const uses = designations.map(({ use }) => use)
@@ -182,7 +182,8 @@ function readDesignation(part: Inputs): ImportedDesignation {
   return { code, language: part.text('language'), use, value }
 }
 
-function readMapping(part: Inputs): ImportedMapping {
+/** `path` names it in errors. Errors: 400. */
+function readMapping(part: Inputs, path: string): ImportedMapping {
   const [source, target] = ['source', 'target'].map((name) => {
     const coding = part.object(name)
     if (coding === undefined) throw badRequest(`A mapping needs a ${name}`)
@@ -194,8 +195,47 @@ function readMapping(part: Inputs): ImportedMapping {
     targetSystem: target?.system ?? '',
     target: target?.code ?? '',
     display: target?.display,
-    equivalence: part.text('equivalence') ?? part.text('relationship') ?? 'equivalent',
+    equivalence: readEquivalence(part, path),
   }
+}
+
+/** https://hl7.org/fhir/R4/valueset-concept-map-equivalence.html */
+const EQUIVALENCES = new Set([
+  'relatedto',
+  'equivalent',
+  'equal',
+  'wider',
+  'subsumes',
+  'narrower',
+  'specializes',
+  'inexact',
+  'unmatched',
+  'disjoint',
+])
+
+/** The equivalence of each relationship: https://hl7.org/fhir/R5/valueset-concept-map-relationship.html */
+const RELATIONSHIPS = new Map([
+  ['related-to', 'relatedto'],
+  ['equivalent', 'equivalent'],
+  ['source-is-narrower-than-target', 'wider'],
+  ['source-is-broader-than-target', 'narrower'],
+  ['not-related-to', 'disjoint'],
+])
+
+function readEquivalence(part: Inputs, path: string): string {
+  const [equivalence, relationship] = [part.text('equivalence'), part.text('relationship')]
+  const named = `${path}.relationship`
+  if (relationship === undefined) {
+    const found = equivalence ?? 'equivalent'
+    if (EQUIVALENCES.has(found)) return found
+    throw badRequest(`Unknown equivalence: ${found.slice(0, 64)}`, `${path}.equivalence`)
+  }
+  if (equivalence !== undefined) {
+    throw badRequest('A mapping has an equivalence or a relationship, not both', named)
+  }
+  const found = RELATIONSHIPS.get(relationship)
+  if (found !== undefined) return found
+  throw badRequest(`Unknown relationship: ${relationship.slice(0, 64)}`, named)
 }
 
 function requireShort(text: unknown): void {
