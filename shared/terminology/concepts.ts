@@ -18,6 +18,7 @@ export interface ConceptQuery {
   readonly filters?: readonly Filter[] | undefined
   readonly text?: string | undefined
   readonly activeOnly?: boolean | undefined
+  readonly selectableOnly?: boolean | undefined
   readonly limit: number
 }
 
@@ -30,13 +31,14 @@ export interface ConceptList {
 
 /** Errors: 400 for unsupported filters. */
 export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Promise<ConceptList> {
-  const { codes, filters = [], text, activeOnly, limit } = query
+  const { codes, filters = [], text, activeOnly, selectableOnly, limit } = query
   const tests = await Promise.all(filters.map((filter) => filterTest(index, filter)))
   const candidates =
     codes?.flatMap((code) => index.nodes.get(index.fold(code)) ?? []) ?? index.nodes.values()
   const found: ConceptNode[] = []
   await forEachYielding(candidates, (node) => {
     if (activeOnly && isInactive(node)) return
+    if (selectableOnly && isAbstract(node)) return
     if (tests.every((test) => test(node))) found.push(node)
   })
   const concepts = text === undefined ? found : await rankConcepts(found, text)

@@ -63,10 +63,13 @@ export const expand = terminologyOperation(
     const valueSet = withForcedVersions(await requireValueSet(call, asked, inputs), inputs)
     const terminology = await withSupplements(asked, inputs, valueSet)
     const languages = displayLanguages(call, inputs, valueSet)
-    const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
-    const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
-    const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
-    const page = shown.slice(offset, offset + Math.min(count, MAX_COUNT))
+    const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, {
+      text,
+      activeOnly: inputs.flag('activeOnly') === true,
+      selectableOnly: inputs.flag('excludeNotForUI'),
+      needed: offset + count,
+    })
+    const page = codes.slice(offset, offset + Math.min(count, MAX_COUNT))
     return jsonReply(200, {
       resourceType: 'ValueSet',
       ...valueSet,
@@ -79,7 +82,7 @@ export const expand = terminologyOperation(
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
-        ...(isCut ? {} : { total: shown.length }),
+        ...(isCut ? {} : { total: codes.length }),
         offset,
         ...expansionParameters(inputs, page),
         ...(page.length === 0

@@ -89,7 +89,7 @@ async function affordable<T>(work: Promise<T>): Promise<T> {
 }
 
 function conditions(owner: number, query: ImportedQuery, bind: Bind): string[] {
-  const { codes, filters = [], text, activeOnly } = query
+  const { codes, filters = [], text, activeOnly, selectableOnly } = query
   const isFew = codes !== undefined || text !== undefined
   const own = bind(owner, 'int')
   return [
@@ -100,6 +100,7 @@ function conditions(owner: number, query: ImportedQuery, bind: Bind): string[] {
       .filter(({ op }) => op !== 'regex')
       .map((filter) => filterSql(filter, own, isFew, bind)),
     ...(activeOnly ? [ACTIVE] : []),
+    ...(selectableOnly ? [SELECTABLE] : []),
   ]
 }
 
@@ -110,10 +111,16 @@ function codeSql(codes: readonly string[], ignoresCase: boolean, bind: Bind): st
   return `lower(c.code) = any(${bind(lowered, 'text[]')})`
 }
 
-const ACTIVE = `not exists (select 1 from concept_property p
+// A scalar subquery probes the index for each concept. For a `not exists`, PostgreSQL may compare all concepts with all
+// properties until it has analyzed the tables after an import.
+const ACTIVE = `(select p.code from concept_property p
   where p.owner = c.owner and p.code = c.code
     and ((p.property = 'inactive' and p.value = 'true')
-      or (p.property = 'status' and p.value in ('retired', 'inactive'))))`
+      or (p.property = 'status' and p.value in ('retired', 'inactive'))) limit 1) is null`
+
+const SELECTABLE = `(select p.code from concept_property p
+  where p.owner = c.owner and p.code = c.code
+    and p.property in ('notSelectable', 'abstract') and p.value = 'true' limit 1) is null`
 
 function textSql(text: string, bind: Bind): string {
   const words = filterWords(text)

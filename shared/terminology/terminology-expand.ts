@@ -41,6 +41,8 @@ interface Candidates {
 interface ExpansionOptions {
   readonly text: string | undefined
   readonly activeOnly: boolean
+  /** Leaves out abstract codes. */
+  readonly selectableOnly?: boolean | undefined
   /** Minimum number of codes, in order; more are returned where they cost nothing. */
   readonly needed: number
   readonly among?: Candidates | undefined
@@ -125,7 +127,7 @@ async function expandSystem(
   part: Include,
   wish: ExpansionOptions,
 ): Promise<Expansion> {
-  const { text, activeOnly, among } = wish
+  const { text, activeOnly, selectableOnly, among } = wish
   if (among?.system !== undefined && among.system !== part.system) return NOTHING
   const { version } = outer
   const isOfVersion =
@@ -136,13 +138,19 @@ async function expandSystem(
       part.concept === undefined
         ? await held(outer, part, among?.codes ?? [])
         : await listed(outer, part, chosenFrom(part.concept, among))
-    const active = activeOnly ? codes.filter((code) => !code.isInactive) : codes
-    return { codes: text === undefined ? active : await rankConcepts(active, text), isCut: false }
+    const wanted = codes.filter((code) => isWanted(code, wish))
+    return { codes: text === undefined ? wanted : await rankConcepts(wanted, text), isCut: false }
   }
   const source = await requireConcepts(outer, part)
-  const limit = MOST_CODES / 2
-  const { concepts, isCut } = await source.list({ filters: part.filter, text, activeOnly, limit })
-  return { codes: concepts.map((concept) => toCode(part, source.codeSystem, concept)), isCut }
+  const query = { filters: part.filter, text, activeOnly, selectableOnly, limit: MOST_CODES / 2 }
+  const { concepts, isCut } = await source.list(query)
+  const codes = concepts.map((concept) => toCode(part, source.codeSystem, concept))
+  // A supplement may add the property to concepts of the list.
+  return { codes: codes.filter((code) => isWanted(code, wish)), isCut }
+}
+
+function isWanted(code: Code, { activeOnly, selectableOnly }: ExpansionOptions): boolean {
+  return !(activeOnly && code.isInactive) && !(selectableOnly && code.isAbstract)
 }
 
 function chosenFrom(concepts: readonly Concept[], among: Candidates | undefined) {

@@ -3,6 +3,8 @@ import t from 'tap'
 import { indexConcepts } from '../../../shared/terminology/concept-index.ts'
 import { listConcepts } from '../../../shared/terminology/concepts.ts'
 import { openBotica } from '../../fixtures/botica.ts'
+import type { Resource } from '../../fixtures/fhir.ts'
+import type { Raw } from '../../fixtures/oracle/values.ts'
 
 const { admin, createTenant } = await openBotica(t)
 
@@ -71,4 +73,53 @@ t.test('uses a changed code system at once', async (t) => {
   const concept = [...stored.concept, { code: 'new', display: 'New' }]
   t.equal((await admin.put(`CodeSystem/${stored.id}`, { ...stored, concept })).status, 200)
   t.equal((await admin.get(`CodeSystem/$lookup?system=${url}&code=new`)).status, 200)
+})
+
+t.test('$expand leaves out abstract codes before it cuts a large list', async (t) => {
+  const half = 6_000
+  const codes = Array.from({ length: 2 * half }, (_, i) => `n${i}`)
+  const stored = `${url}/abstract`
+  const imported = `${url}/abstract-imported`
+  const isAbstract = (i: number) => i % 2 === 1
+  const base = { resourceType: 'CodeSystem', status: 'active' }
+  const property = [{ code: 'notSelectable', valueBoolean: true }]
+  await admin.create({
+    ...base,
+    url: stored,
+    content: 'complete',
+    concept: codes.map((code, i) => ({ code, ...(isAbstract(i) ? { property } : {}) })),
+  } as Resource)
+  await admin.create({ ...base, url: imported, content: 'not-present' } as Resource)
+  const parts = (code: string) => [
+    { name: 'code', valueCode: code },
+    { name: 'property', valueCode: 'notSelectable' },
+    { name: 'value', valueString: 'true' },
+  ]
+  for (const own of [codes.slice(0, half), codes.slice(half)]) {
+    const parameter = [
+      { name: 'system', valueUri: imported },
+      ...own.map((code) => ({ name: 'concept', valueCoding: { code } })),
+      ...own
+        .filter((_, i) => isAbstract(i))
+        .map((code) => ({ name: 'property', part: parts(code) })),
+    ]
+    const { status } = await admin.post('CodeSystem/$import', {
+      resourceType: 'Parameters',
+      parameter,
+    })
+    t.equal(status, 200)
+  }
+  for (const system of [stored, imported]) {
+    const all = `ValueSet/$expand?url=${encodeURIComponent(`${system}?fhir_vs`)}`
+    const { body } = await admin.get<Raw>(
+      `${all}&excludeNotForUI=true&offset=${half - 1000}&count=1000`,
+    )
+    const { total, contains = [] } = body.expansion
+    t.equal(total, half, system)
+    t.equal(contains.length, 1000)
+    t.equal(contains.at(-1)?.code, `n${2 * half - 2}`)
+    const whole = await admin.get<Raw>(`${all}&offset=5000&count=1000`)
+    t.equal(whole.body.expansion.total, undefined)
+    t.equal(whole.body.expansion.contains[1].code, 'n5001')
+  }
 })
