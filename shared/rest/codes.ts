@@ -83,7 +83,7 @@ async function codesOfValueSet(
   const known = listed.get(key)
   if (known !== undefined) return known
   const valueSet = await findValueSet(asking, terminology, name)
-  const wish = { text: undefined, activeOnly: false, needed: MOST_CODES + 1 }
+  const wish = { text: undefined, activeOnly: false, allSpellings: true, needed: MOST_CODES + 1 }
   const { codes } = await expandValueSet(evaluation(terminology), valueSet, wish)
   if (codes.length > MOST_CODES) throw tooMany(`ValueSet ${name}`)
   const made = codes.map(({ system, code }) => ({ system, code }))

@@ -62,7 +62,8 @@ export async function boundCodes(
 async function loadListing(terminology: Terminology, canonical: string): Promise<Listing> {
   const valueSet = await terminology.valueSet(canonical)
   if (valueSet === undefined) return { kind: 'unknown' }
-  const wish = { text: undefined, activeOnly: false, needed: Number.POSITIVE_INFINITY }
+  const needed = Number.POSITIVE_INFINITY
+  const wish = { text: undefined, activeOnly: false, allSpellings: true, needed }
   // A terminology limit, such as too many codes, is not an error of the resource.
   const expanding = expandValueSet(evaluation(terminology), valueSet, wish)
   const expanded = await expanding.catch(ignoreClientError)

@@ -23,6 +23,8 @@ export interface Code {
   readonly system: string
   readonly version: string | undefined
   readonly code: string
+  /** The form in which its system compares codes. */
+  readonly folded: string
   readonly display: string | undefined
   readonly language: string | undefined
   readonly designations: readonly Designation[]
@@ -43,6 +45,8 @@ interface ExpansionOptions {
   readonly activeOnly: boolean
   /** Leaves out abstract codes. */
   readonly selectableOnly?: boolean | undefined
+  /** Keeps each listed spelling of a code whose system ignores case, as for `among`. */
+  readonly allSpellings?: boolean | undefined
   /** Minimum number of codes, in order; more are returned where they cost nothing. */
   readonly needed: number
   readonly among?: Candidates | undefined
@@ -66,13 +70,14 @@ export async function expandValueSet(
   const inner = enterValueSet(outer, valueSet)
   const { include = [], exclude = [], inactive } = valueSetCompose(valueSet)
   const activeOnly = wish.activeOnly || inactive === false
+  const isSpelled = wish.allSpellings === true || wish.among !== undefined
   const found = new Map<string, Code>()
   let isCut = false
   for (const part of include) {
     const list = await expandInclude(inner, part, { ...wish, activeOnly })
     isCut ||= list.isCut
     for (const code of list.codes) {
-      const key = codeKey(code)
+      const key = codeKey(code, isSpelled ? code.code : code.folded)
       if (!found.has(key)) found.set(key, code)
     }
     if (found.size > MOST_CODES) throw tooMany()
@@ -85,7 +90,10 @@ export async function expandValueSet(
   return { codes, isCut }
 }
 
-/** Returns the given codes that are in the ValueSet, once per version of their system. Errors: as `expandValueSet`. */
+/**
+ * Returns the given codes that are in the ValueSet, in their given spelling, once per version of their system. Errors:
+ * as `expandValueSet`.
+ */
 export async function filterMembers(
   outer: Evaluation,
   valueSet: ValueSet,
@@ -96,7 +104,7 @@ export async function filterMembers(
 }
 
 /** Versions of a system may give one code several meanings. */
-function codeKey({ system, version, code }: Code): string {
+function codeKey({ system, version }: Code, code: string): string {
   return `${system}|${version ?? ''}|${code}`
 }
 
@@ -137,7 +145,7 @@ async function expandSystem(
     const codes =
       part.concept === undefined
         ? await held(outer, part, among?.codes ?? [])
-        : await listed(outer, part, chosenFrom(part.concept, among))
+        : await listed(outer, part, { concepts: part.concept.filter(hasCode), among })
     const wanted = codes.filter((code) => isWanted(code, wish))
     return { codes: text === undefined ? wanted : await rankConcepts(wanted, text), isCut: false }
   }
@@ -149,19 +157,23 @@ async function expandSystem(
   return { codes: codes.filter((code) => isWanted(code, wish)), isCut }
 }
 
+/** A policy may hide the codes. */
+function hasCode({ code }: Partial<Concept>): boolean {
+  return code !== undefined
+}
+
 function isWanted(code: Code, { activeOnly, selectableOnly }: ExpansionOptions): boolean {
   return !(activeOnly && code.isInactive) && !(selectableOnly && code.isAbstract)
 }
 
-function chosenFrom(concepts: readonly Concept[], among: Candidates | undefined) {
-  if (among === undefined) return concepts
-  const wanted = new Set(among.codes)
-  return concepts.filter(({ code }) => wanted.has(code))
-}
+type Fold = (code: string) => string
+
+const lower: Fold = (code) => code.toLowerCase()
+const same: Fold = (code) => code
 
 /** Returns the form in which codes of a system are compared. */
-function folding(codeSystem: CodeSystem | undefined): (code: string) => string {
-  return codeSystem?.caseSensitive === false ? (code) => code.toLowerCase() : (code) => code
+function folding(codeSystem: CodeSystem | undefined): Fold {
+  return codeSystem?.caseSensitive === false ? lower : same
 }
 
 /** Returns the given codes covered by an include without a concept list, in the client's spelling. */
@@ -184,23 +196,30 @@ async function held(
   })
 }
 
+interface Listed {
+  readonly concepts: readonly Concept[]
+  readonly among: Candidates | undefined
+}
+
 /** Listed codes need no CodeSystem; an available one supplies missing details. */
 async function listed(
   outer: Evaluation,
   part: Include,
-  concepts: readonly Concept[],
+  { concepts, among }: Listed,
 ): Promise<readonly Code[]> {
-  if (concepts.length === 0) return []
+  // The CodeSystem decides on case; it is read only if a code may be listed.
+  if (chosenFrom(concepts, among, lower).length === 0) return []
   const source = await outer.terminology.codeSystem(systemCanonical(outer, part))
-  const codes = concepts.map(({ code }) => code)
-  const known = await source?.list({ codes, limit: codes.length })
   const fold = folding(source?.codeSystem)
+  const chosen = chosenFrom(concepts, among, fold)
+  const codes = chosen.map(({ code }) => code)
+  const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [fold(node.code), node]))
   // Drops codes unknown to their system.
   const meant =
     source !== undefined && isCompleteCodeSystem(source)
-      ? concepts.filter(({ code }) => nodes.has(fold(code)))
-      : concepts
+      ? chosen.filter(({ code }) => nodes.has(fold(code)))
+      : chosen
   return meant.map((concept) => {
     const node = nodes.get(fold(concept.code))
     const own =
@@ -209,6 +228,19 @@ async function listed(
         : { ...toCode(part, source.codeSystem, node), code: concept.code }
     return renamed(own, concept, outer.language)
   })
+}
+
+/** Returns the concepts of the given codes, in the client's spelling. */
+function chosenFrom(
+  concepts: readonly Concept[],
+  among: Candidates | undefined,
+  fold: Fold,
+): readonly Concept[] {
+  if (among === undefined) return concepts
+  const spellings = Map.groupBy(among.codes, fold)
+  return concepts.flatMap((concept) =>
+    (spellings.get(fold(concept.code)) ?? []).map((code) => ({ ...concept, code })),
+  )
 }
 
 function renamed(own: Code, { display, designation }: Concept, language: string | undefined): Code {
@@ -228,6 +260,7 @@ function unknownCode({ system = '', version }: Include, of: CodeSource | undefin
     system,
     version: of?.codeSystem.version ?? version,
     code,
+    folded: folding(of?.codeSystem)(code),
     display: undefined,
     language: of?.codeSystem.language,
     designations: [],
@@ -242,6 +275,7 @@ export function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNo
     system,
     version: of.version,
     code: node.code,
+    folded: folding(of)(node.code),
     display: node.display,
     language: of.language,
     designations: node.designations,
@@ -290,7 +324,8 @@ async function removeExcluded(
 ): Promise<void> {
   spendWork(outer, Math.floor(found.size / 1000))
   const version = part.version === undefined ? outer.version : undefined
-  for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
+  for (const [system, entries] of Map.groupBy(found, ([, { system }]) => system)) {
+    const own = entries.map(([, code]) => code)
     const among = { system, codes: [...distinctCodes(own)] }
     const wish = { text: undefined, activeOnly: false, needed: 0, among }
     const excluded = distinctCodes((await expandInclude({ ...outer, version }, part, wish)).codes)
@@ -298,10 +333,10 @@ async function removeExcluded(
     const hasVersions = [named, own.map((code) => code.version)].some(
       (all) => new Set(all).size > 1,
     )
-    for (const code of own) {
+    for (const [key, code] of entries) {
       const isOfVersion =
         !hasVersions || part.version === undefined || fitsVersion(code.version ?? '', part.version)
-      if (isOfVersion && excluded.has(code.code)) found.delete(codeKey(code))
+      if (isOfVersion && excluded.has(code.code)) found.delete(key)
     }
   }
 }

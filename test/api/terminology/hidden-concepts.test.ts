@@ -77,3 +77,25 @@ t.test('a code system with hidden codes has none', async (t) => {
   t.equal(all.body.expansion?.contains, undefined)
   t.ok(all.status < 500, String(all.status))
 })
+
+t.test('a value set with hidden codes has none', async (t) => {
+  const system = await aCodeSystem('listed')
+  const url = `${system}/set`
+  const compose = { include: [{ system, concept: [{ code: 'a', display: 'A' }] }] }
+  await admin.create({ resourceType: 'ValueSet', url, status: 'active', compose } as Raw)
+  const hiddenFields = ['compose.include.concept.code']
+  const client = await clientUnder(
+    botica,
+    { resourceType: 'ValueSet', hiddenFields },
+    { resourceType: 'CodeSystem' },
+  )
+  const valid = `ValueSet/$validate-code?url=${url}&system=${system}&code=a`
+  const results = await Promise.all([admin, client].map((one) => one.get<Raw>(valid)))
+  t.same(
+    results.map(({ body }) => body.parameter[0].valueBoolean),
+    [true, false],
+  )
+  const { status, body } = await client.get<Raw>(`ValueSet/$expand?url=${url}`)
+  t.equal(status, 200)
+  t.equal(body.expansion.contains, undefined)
+})
