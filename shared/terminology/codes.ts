@@ -1,11 +1,17 @@
 /** Codes in operation inputs: code and system, Coding, CodeableConcept. */
 import { badRequest, type HttpError, notFound, tooCostly } from '../core/errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
-import { type Resource, toObjects } from '../fhir/resource.ts'
+import { canonicalUrl, type Resource, toObjects } from '../fhir/resource.ts'
 import { type Inputs, readInputs } from '../request/parameters.ts'
 import type { FhirReply, InputTexts, Operation, OperationCall } from '../request/request.ts'
 import { requireValid } from '../validation/validate.ts'
-import { type CodeSource, openTerminology, parsedOnce, type Terminology } from './find.ts'
+import {
+  type CodeSource,
+  fitsVersion,
+  openTerminology,
+  parsedOnce,
+  type Terminology,
+} from './find.ts'
 
 export interface GivenCode {
   readonly system: string | undefined
@@ -17,7 +23,7 @@ export interface GivenCode {
 export const CODE_INPUTS: InputTexts = {
   code: 'text: The code',
   system: 'text: Its system',
-  systemVersion: 'text: Of the system',
+  systemVersion: 'text: The same as version',
   version: 'text: Of the system',
   display: 'text: To compare with',
   coding: 'object: System and code',
@@ -27,25 +33,42 @@ export const CODE_INPUTS: InputTexts = {
 /** Limit on codings of one concept, each of which is looked up. */
 const MOST_CODINGS = 100
 
-/** Returns the codes of one of the three forms. Errors: 400 for none, several or too many. */
+/**
+ * Returns the codes of one of the three forms, with the version of the call if they have none. Errors: 400 for none,
+ * several or too many codes, or two versions of one.
+ */
 export function givenCodes(inputs: Inputs): readonly GivenCode[] {
   requireOneForm(inputs, 'code', 'coding', 'codeableConcept')
   const coding = inputs.object('coding')
   const concept = inputs.object('codeableConcept')
+  const version = versionInput(inputs)
   if (concept !== undefined) {
     const codings = toObjects(concept.coding)
     if (codings.length === 0) throw badRequest('"codeableConcept" has no coding')
     if (codings.length > MOST_CODINGS) {
       throw tooCostly(`"codeableConcept" may have ${MOST_CODINGS} codings`)
     }
-    return codings.map((item) => fromCoding(item, 'codeableConcept'))
+    const codes = codings.map((item) => fromCoding(item, 'codeableConcept'))
+    return codes.map((item) => ({ ...item, version: item.version ?? version }))
   }
-  if (coding !== undefined) return [fromCoding(coding, 'coding')]
+  if (coding !== undefined) {
+    const given = fromCoding(coding, 'coding')
+    const own = given.version ?? version
+    if (version === undefined || version === own) return [{ ...given, version: own }]
+    throw badRequest(`"version" is ${version}, but the coding is of ${own}`, 'version')
+  }
   const code = inputs.text('code')
   if (code === undefined) throw badRequest('Give a code, a coding or a codeableConcept')
   const system = inputs.text('system')
-  const version = inputs.text('systemVersion')
   return [{ system, version, code, display: inputs.text('display') }]
+}
+
+/** Operations of ValueSets name the version of the system `systemVersion`, those of CodeSystems `version`. */
+function versionInput(inputs: Inputs): string | undefined {
+  const names = ['version', 'systemVersion']
+  const [version, other] = [...new Set(names.flatMap((name) => inputs.text(name) ?? []))]
+  if (other === undefined) return version
+  throw badRequest(`"version" is ${version}, but "systemVersion" is ${other}`, 'systemVersion')
 }
 
 /** Errors: 400 for several forms of one code, of which all but one would be ignored. The first is a text. */
@@ -86,6 +109,15 @@ export function validateSent(type: string, { meta: _, ...resource }: Resource): 
   return sent
 }
 
+/** True for a code that names no other system or version than those of the CodeSystem. */
+export function isFromSystem(
+  { codeSystem }: CodeSource,
+  { system, version }: Pick<GivenCode, 'system' | 'version'>,
+): boolean {
+  const isOfVersion = version === undefined || fitsVersion(codeSystem.version ?? '', version)
+  return isOfVersion && (system === undefined || canonicalUrl(system) === codeSystem.url)
+}
+
 /** Returns the CodeSystem of an instance call or of the url. Errors: 400, 404. */
 export async function requireCodeSource(
   call: OperationCall,
@@ -96,7 +128,7 @@ export async function requireCodeSource(
   const own = await ownResource(call)
   if (own !== undefined) return terminology.toCodeSource(own)
   if (url === undefined) throw badRequest('Missing required parameter "system"')
-  const canonical = version === undefined ? url : `${url}|${version}`
+  const canonical = version === undefined ? url : `${canonicalUrl(url)}|${version}`
   const source = await terminology.codeSystem(canonical)
   if (source === undefined) throw definitionNotFound('CodeSystem', canonical)
   return source

@@ -13,6 +13,7 @@ import {
   fromCoding,
   type GivenCode,
   givenCodes,
+  isFromSystem,
   requireCodeSource,
   requireOneForm,
   terminologyOperation,
@@ -36,11 +37,10 @@ export const lookup = terminologyOperation(
   async ({ call, inputs, terminology: found }) => {
     const terminology = await withSupplements(found, inputs)
     const [given] = givenCodes(inputs)
-    const version = inputs.text('version') ?? given?.version
-    const source = await requireCodeSource(call, terminology, given?.system, version)
+    const source = await requireCodeSource(call, terminology, given?.system, given?.version)
     const { concepts } = await source.list({ codes: [given?.code ?? ''], limit: 1 })
     const [node] = concepts
-    if (node === undefined || !isFromSystem(source, given)) {
+    if (node === undefined || given === undefined || !isFromSystem(source, given)) {
       throw definitionNotFound('Code', `${given?.code} of ${source.codeSystem.url}`)
     }
     const { codeSystem } = source
@@ -60,10 +60,6 @@ export const lookup = terminologyOperation(
     ])
   },
 )
-
-function isFromSystem({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
-  return given?.system === undefined || given.system === codeSystem.url
-}
 
 function definition(node: ConceptNode): Output[] {
   return [['definition', 'valueString', node.definition]]
@@ -99,7 +95,7 @@ function properties(node: ConceptNode): readonly { name: string; output: Output 
   ]
 }
 
-/** Errors: 400 for a code the system does not have. */
+/** Errors: 400 for a code the system does not have, and for codes of several systems or versions. */
 export const subsumes = terminologyOperation(
   {
     name: 'subsumes',
@@ -117,13 +113,13 @@ export const subsumes = terminologyOperation(
   async ({ call, inputs, terminology }) => {
     const a = readGivenCode(inputs, 'A')
     const b = readGivenCode(inputs, 'B')
-    const system = inputs.text('system') ?? a.system ?? b.system
-    for (const given of [a, b]) {
-      if (given.system !== undefined && given.system !== system) {
-        throw badRequest('Both codes must be of one system')
-      }
+    const named = { system: inputs.text('system'), version: inputs.text('version') }
+    const system = named.system ?? a.system ?? b.system
+    const version = named.version ?? a.version ?? b.version
+    const source = await requireCodeSource(call, terminology, system, version)
+    if (![named, a, b].every((given) => isFromSystem(source, given))) {
+      throw badRequest('Both codes must be of one system and version')
     }
-    const source = await requireCodeSource(call, terminology, system, inputs.text('version'))
     for (const { code } of [a, b]) {
       const { concepts } = await source.list({ codes: [code], limit: 1 })
       if (concepts.length === 0) throw badRequest(`Unknown code: ${code}`)

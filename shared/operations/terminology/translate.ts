@@ -64,12 +64,11 @@ export const translate = terminologyOperation(
     text: { summary: 'Translate a code', answer: 'Parameters' },
   },
   async ({ call, inputs, terminology }) => {
-    const version = inputs.text('version')
     const maps = ['url', 'source', 'target'].map((name) => inputs.text(name))
     const named = [call.id, ...maps, inputs.resource('conceptMap')]
     const request = {
       hasMap: named.some((one) => one !== undefined),
-      codes: givenCodes(inputs).map((code) => ({ ...code, version: code.version ?? version })),
+      codes: givenCodes(inputs),
       reverse: inputs.flag('reverse') === true,
       dependencies: inputs.parts('dependency').map(readDependency),
     }

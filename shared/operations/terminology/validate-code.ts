@@ -1,5 +1,6 @@
 /** `$validate-code` of CodeSystem and ValueSet: https://hl7.org/fhir/R4/valueset-operation-validate-code.html */
-import { HttpError } from '../../core/errors.ts'
+import { badRequest, HttpError } from '../../core/errors.ts'
+import { canonicalUrl, canonicalVersion } from '../../fhir/resource.ts'
 import { normaliseString } from '../../fhir/values.ts'
 import { type Inputs, parametersReply } from '../../request/parameters.ts'
 import type { FhirReply, InputTexts } from '../../request/request.ts'
@@ -17,13 +18,15 @@ import {
   CODE_INPUTS,
   type GivenCode,
   givenCodes,
+  isFromSystem,
+  ownResource,
   requireCodeSource,
   type TerminologyCall,
   terminologyOperation,
   validateSent,
 } from '../../terminology/codes.ts'
 import { requireValueSet } from '../../terminology/expand.ts'
-import type { Terminology } from '../../terminology/find.ts'
+import type { CodeSource, Terminology } from '../../terminology/find.ts'
 import { evaluation } from '../../terminology/members.ts'
 import { type Code, filterMembers, toCode } from '../../terminology/terminology-expand.ts'
 
@@ -61,40 +64,72 @@ export const validateSetCode = terminologyOperation(
   inValueSet,
 )
 
-async function inCodeSystem({
-  call,
-  inputs,
-  terminology: found,
-}: TerminologyCall): Promise<FhirReply> {
+/** True when at least one code is in the CodeSystem with a valid display. Errors: 400, 404. */
+async function inCodeSystem(asked: TerminologyCall): Promise<FhirReply> {
+  const { call, inputs, terminology: found } = asked
   const codes = givenCodes(inputs)
   const terminology = await withSupplements(found, inputs)
-  const url = inputs.text('url') ?? codes[0]?.system
-  const sent = inputs.resource('codeSystem')
-  const source =
-    sent === undefined
-      ? await requireCodeSource(call, terminology, url, inputs.text('version'))
-      : await terminology.toCodeSource(validateSent('CodeSystem', sent))
-  const { codeSystem } = source
-  if (codeSystem.content === 'supplement') {
-    return refused(`${codeSystem.url} is a supplement, which codes are not of`)
-  }
+  const named = await namedCodeSource({ ...asked, terminology })
+  const url = named?.codeSystem.url ?? inputs.text('url') ?? codes[0]?.system
   const languages = displayLanguages(call, inputs)
-  const own = codes.filter(({ system }) => system === undefined || system === codeSystem.url)
   const verdicts: Verdict[] = []
-  for (const given of own) {
+  const unknown: string[] = []
+  for (const given of codes) {
+    if (isOfOtherSystem(given, url)) continue
+    const source = named ?? (await sourceInVersion({ ...asked, terminology }, url, given))
+    if (typeof source === 'string') {
+      unknown.push(source)
+      continue
+    }
+    const { codeSystem } = source
+    if (codeSystem.content === 'supplement') {
+      return refused(`${codeSystem.url} is a supplement, which codes are not of`)
+    }
+    if (!isFromSystem(source, given)) continue
     const { concepts } = await source.list({ codes: [given.code], limit: 1 })
     const known = concepts.map((node) => toCode({ system: codeSystem.url }, codeSystem, node))
     verdicts.push(...known.map((code) => verdictOn(inputs, given, code, languages)))
+    if (known.length === 0 && codeSystem.content === 'fragment') {
+      verdicts.push(inFragment(codeSystem.url))
+    }
   }
   const best = bestVerdict(verdicts)
   if (best !== undefined) return replyTo(best)
-  if (codeSystem.content === 'fragment' && own.length > 0) {
-    return parametersReply([
-      ['result', 'valueBoolean', true],
-      ['message', 'valueString', `Only a fragment of ${codeSystem.url} is here`],
-    ])
+  const [message] = unknown
+  return message === undefined ? refusal(codes, `CodeSystem ${url}`) : refused(message)
+}
+
+function isOfOtherSystem({ system }: GivenCode, url: string | undefined): boolean {
+  return system !== undefined && canonicalUrl(system) !== canonicalUrl(url ?? '')
+}
+
+/** Returns the CodeSystem in the version of the code, or a message without that version. Errors: 400, 404. */
+async function sourceInVersion(
+  { call, terminology }: TerminologyCall,
+  url: string | undefined,
+  { version }: GivenCode,
+): Promise<CodeSource | string> {
+  const pinned = canonicalVersion(url ?? '')
+  if (pinned !== undefined) return requireCodeSource(call, terminology, url, pinned)
+  const missing = await unknownVersion(terminology, { system: url, version })
+  return missing ?? requireCodeSource(call, terminology, url, version)
+}
+
+/** Returns the CodeSystem of the address or of the call. Errors: 400 if the call names another. */
+async function namedCodeSource({
+  call,
+  inputs,
+  terminology,
+}: TerminologyCall): Promise<CodeSource | undefined> {
+  const sent = inputs.resource('codeSystem')
+  if (call.id !== undefined && sent !== undefined) {
+    throw badRequest('The address names a CodeSystem already', 'codeSystem')
   }
-  return refusal(codes, `CodeSystem ${codeSystem.url}`)
+  const resource = (await ownResource(call)) ?? (sent && validateSent('CodeSystem', sent))
+  if (resource === undefined) return undefined
+  const source = await terminology.toCodeSource(resource)
+  if (isFromSystem(source, { system: inputs.text('url'), version: undefined })) return source
+  throw badRequest(`The CodeSystem of the call is ${resource.url ?? 'without a url'}`, 'url')
 }
 
 /** True when at least one code is in the value set with a valid display. */
@@ -141,7 +176,7 @@ async function inValueSet({
 /** Returns a message when the CodeSystem is known, but not in this version. */
 async function unknownVersion(
   terminology: Terminology,
-  { system, version }: GivenCode,
+  { system, version }: Pick<GivenCode, 'system' | 'version'>,
 ): Promise<string | undefined> {
   if (system === undefined || version === undefined) return undefined
   if ((await terminology.codeSystem(`${system}|${version}`)) !== undefined) return undefined
@@ -165,6 +200,12 @@ interface Verdict {
   readonly display: string | undefined
   readonly isInactive: boolean
   readonly message: string | undefined
+}
+
+/** A fragment does not list all codes of its system. */
+function inFragment(url: string): Verdict {
+  const message = `Only a fragment of ${url} is here`
+  return { isFine: true, display: undefined, isInactive: false, message }
 }
 
 /** A wrong display invalidates the code; the reply includes the right one. */
