@@ -120,11 +120,8 @@ export const subsumes = terminologyOperation(
     if (![named, a, b].every((given) => isFromSystem(source, given))) {
       throw badRequest('Both codes must be of one system and version')
     }
-    for (const { code } of [a, b]) {
-      const { concepts } = await source.list({ codes: [code], limit: 1 })
-      if (concepts.length === 0) throw badRequest(`Unknown code: ${code}`)
-    }
-    return parametersReply([['outcome', 'valueCode', await relation(source, a.code, b.code)]])
+    const codes = [await spelledCode(source, a), await spelledCode(source, b)] as const
+    return parametersReply([['outcome', 'valueCode', await relation(source, ...codes)]])
   },
 )
 
@@ -137,7 +134,23 @@ function readGivenCode(inputs: Inputs, which: 'A' | 'B'): GivenCode {
   return { system: undefined, version: undefined, code, display: undefined }
 }
 
+/** Returns the code in the spelling of its system. Errors: 400 for an unknown one. */
+async function spelledCode(source: CodeSource, { code }: GivenCode): Promise<string> {
+  const { concepts } = await source.list({ codes: [code], limit: 1 })
+  const [node] = concepts
+  if (node === undefined) throw badRequest(`Unknown code: ${code}`)
+  return node.code
+}
+
+/**
+ * Hierarchies whose children are no special cases of their parents. The properties `parent` and `child` have the meaning
+ * of the hierarchy, too: https://hl7.org/fhir/R4/codesystem-hierarchy-meaning.html, codesystem-concept-properties.html
+ */
+const WITHOUT_SUBSUMPTION: ReadonlySet<string | undefined> = new Set(['part-of', 'grouped-by'])
+
 async function relation(source: CodeSource, a: string, b: string): Promise<string> {
+  if (a === b) return 'equivalent'
+  if (WITHOUT_SUBSUMPTION.has(source.codeSystem.hierarchyMeaning)) return 'not-subsumed'
   const isBelow = async (code: string, root: string) => {
     const filters = [{ property: 'concept', op: 'is-a', value: root }]
     const { concepts } = await source.list({ codes: [code], filters, limit: 1 })
