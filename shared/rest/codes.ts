@@ -18,7 +18,7 @@ import { parseTokenValue, unescapeValue } from '../search/language/values.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { openTerminology, type Terminology } from '../terminology/find.ts'
 import { evaluation } from '../terminology/members.ts'
-import { expandValueSet } from '../terminology/terminology-expand.ts'
+import { expandValueSet } from '../terminology/value-set-codes.ts'
 
 const MOST_CODES = 10_000
 /** Same maximum age as a policy. */

@@ -8,7 +8,7 @@ import type { Services } from '../request/services.ts'
 import { type CodeList, codeList } from '../validation/shapes.ts'
 import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { expandValueSet, filterMembers } from './terminology-expand.ts'
+import { expandValueSet, filterMembers } from './value-set-codes.ts'
 
 interface BoundCodes {
   /** By the canonical of the value set. */

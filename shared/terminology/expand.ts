@@ -24,7 +24,7 @@ import {
 import { definitionNotFound, ownResource, terminologyOperation, validateSent } from './codes.ts'
 import { linkedReaders, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { type Code, expandValueSet } from './terminology-expand.ts'
+import { type Code, expandValueSet } from './value-set-codes.ts'
 
 const MAX_COUNT = 1000
 const FILTERED_COUNT = 10

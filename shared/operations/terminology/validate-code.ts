@@ -28,7 +28,7 @@ import {
 import { requireValueSet } from '../../terminology/expand.ts'
 import type { CodeSource, Terminology } from '../../terminology/find.ts'
 import { evaluation } from '../../terminology/members.ts'
-import { type Code, filterMembers, toCode } from '../../terminology/terminology-expand.ts'
+import { type Code, filterMembers, toCode } from '../../terminology/value-set-codes.ts'
 
 /** Makes a wrong display a warning. */
 const LENIENT = 'lenient-display-validation'
