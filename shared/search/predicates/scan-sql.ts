@@ -227,7 +227,9 @@ export function walkSql(walked: Walked, most: string | undefined, bind: Bind): s
   const runs = [...(wantsDated ? [dated] : []), ...(wantsDateless ? [dateless] : [])]
   if (descending) runs.reverse()
   const [only, other] = runs
-  if (only !== undefined && other === undefined) return runSql(walked, only, end, bind)
+  // No dated row comes after one without a date.
+  if (only === undefined) return `select ${WALKED} from resource r where false`
+  if (other === undefined) return runSql(walked, only, end, bind)
   const rows = runs.map((run) => `(${runSql(walked, run, end, bind)})`).join(' union all ')
   return `select * from (${rows}) r ${end}`
 }

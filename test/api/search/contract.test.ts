@@ -101,6 +101,20 @@ t.test('accepts cursors of Medplum for an ascending _lastUpdated', async (t) => 
   t.equal((await admin.get('Basic?_sort=_lastUpdated&_cursor=3-1-')).status, 400)
 })
 
+t.test('finds no dated row after one without a date', async (t) => {
+  const code = { coding: [{ system: 'urn:contract', code: 'dateless' }] }
+  for (const date of [{ effectiveDateTime: '2024-03-01' }, {}, {}])
+    await admin.create({ resourceType: 'Observation', status: 'final', code, ...date })
+  const list = 'Observation?code=urn:contract|dateless&_sort=date'
+  const next = new URL(findLink(await ask(`${list}&_count=2`), 'next') ?? '')
+  t.equal(idsIn(await ask(next.href)).length, 1)
+  const cursor = `_cursor=${next.searchParams.get('_cursor')}`
+  // On every access path: by the keys, and by a walk along the dates.
+  const every = 'Observation?_sort=date'
+  for (const search of [list, every, 'Observation?status:not=amended&_sort=date'])
+    t.same(idsIn(await ask(`${search}&date=ge2024&${cursor}`)), [], search)
+})
+
 t.test('ignores case in booleans, and finds no resource without a time or Project', async (t) => {
   const { id } = await admin.create(aPatient({ active: true, name: [{ family: 'Truth' }] }))
   const CASES: [string, string[]][] = [
