@@ -20,11 +20,10 @@ import {
   testedSql,
   walkSql,
 } from '../predicates/scan-sql.ts'
-import { has, isOne, joinedRows, keys, MIN_WALK } from './access-paths.ts'
+import { keys } from './access-paths.ts'
+import { FOUND_COST, has, isOne, KEY_COST, MIN_WALK } from './bounds.ts'
+import { joinedRows } from './join-path.ts'
 
-/** Looking up a key, and a row found by it, in rows walked in the time. */
-const KEY_COST = 11
-const FOUND_COST = 3
 /** More keys are 400 too-costly, as on a page, where fewer are enough. */
 const MAX_COUNTED_KEYS = 200_000
 const LEAST_SAMPLE = 100

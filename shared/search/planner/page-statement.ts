@@ -8,8 +8,9 @@ import { orderSql } from '../predicates/order.ts'
 import { CHUNK, hasStablePlan, scopeSql } from '../predicates/predicate.ts'
 import type { PlannedQuery, PlannerStats, Query, SortedRow } from '../predicates/query.ts'
 import { hideFromPlanner, indexScanSql } from '../predicates/scan-sql.ts'
-import { fewKeys, isPlannedOnce } from './access-paths.ts'
+import { isPlannedOnce } from './access-paths.ts'
 import { countedSql, countSql } from './counted.ts'
+import { fewKeys } from './join-path.ts'
 import { sortedSql } from './sorted.ts'
 
 const MAX_BINDINGS = 65_535

@@ -2,6 +2,7 @@
 import t from 'tap'
 import type { Resource } from '../../../../shared/fhir/resource.ts'
 import { chooseAccessPath } from '../../../../shared/search/planner/access-paths.ts'
+import { keysLookedUp } from '../../../../shared/search/planner/join-path.ts'
 import {
   countedStatement,
   pageStatement,
@@ -136,6 +137,21 @@ t.test('walks further if more matches would have to be fetched after it', (t) =>
   )
   t.same(walks, [20_000, 400_000])
   t.equal(longestWalk(`Observation?code=s|c1&date=${BUSY_DAY}`, 4_000_000), 20_000, 'a range')
+  t.end()
+})
+
+t.test('looks up more keys of a chain if a walk would be long', (t) => {
+  const lookups = (search: string, rows: number) => {
+    const query = queryOf(search)
+    const [first] = query.predicates.filter(({ kind }) => kind === 'join')
+    return first?.kind === 'join' ? keysLookedUp(query, first, stats(query, rows)) : 0
+  }
+  const chain = 'Observation?patient.family=shared'
+  t.equal(lookups(chain, 10_000), 200)
+  const alone = lookups(chain, 1_000_000)
+  t.ok(alone > 200, `${alone} keys`)
+  t.ok(lookups(`${chain}&code=s|c1`, 1_000_000) > 2 * alone, 'with a code')
+  t.equal(lookups(`${chain}&code=s|c1`, 1_000_000_000), 5000)
   t.end()
 })
 
