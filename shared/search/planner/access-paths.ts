@@ -33,6 +33,7 @@ import {
 } from '../predicates/scan-sql.ts'
 import { clamped, counted, estimateAllMatches, FETCH_COST, has, isOne, MIN_WALK } from './bounds.ts'
 import { join } from './join-path.ts'
+import { isInRange, scanRangeOrKeys } from './range-or-keys.ts'
 
 const MAX_IDS = 5000
 /** Types with fewer rows are read to the end; a single-path statement runs faster. */
@@ -200,7 +201,7 @@ const walk: AccessPath = {
     return walkThenFallbackSql(query, most, bind, {
       with: [],
       walk: planWalk(query, stats, cap, bind),
-      rest: indexScanSql(query, indexScan(query, bind), most, bind),
+      rest: indexScanSql(query, scanRangeOrKeys(query, stats, bind), most, bind),
     })
   },
 }
@@ -227,8 +228,3 @@ function planWalk(
 }
 
 export const ACCESS_PATHS: readonly AccessPath[] = [keys, ids, dates, join, walk]
-
-/** True when an index of dates narrows the matches of the keys. */
-function isInRange({ predicates }: Query): boolean {
-  return predicates.some((predicate) => predicate.kind === 'date' && predicate.begins !== undefined)
-}

@@ -23,6 +23,7 @@ import {
 import { keys } from './access-paths.ts'
 import { FOUND_COST, has, isOne, KEY_COST, MIN_WALK } from './bounds.ts'
 import { joinedRows } from './join-path.ts'
+import { scanRangeOrKeys } from './range-or-keys.ts'
 
 /** More keys are 400 too-costly, as on a page, where fewer are enough. */
 const MAX_COUNTED_KEYS = 200_000
@@ -95,7 +96,8 @@ export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column
     rowsSql(found, testSql, bind, column)
   if (has(query, 'keys', 'narrow')) {
     const isFew = keys.cost(query, stats) <= rareBelow(stats.rows, MIN_WALK)
-    return isFew ? rows(indexScan(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
+    if (isFew) return rows(indexScan(query, bind), oneRowSql)
+    return manyRowsSql(query, scanRangeOrKeys(query, stats, bind), bind, column)
   }
   const ids = predicates.filter((predicate) => predicate.kind === 'ids')
   if (ids.length > 0) {
@@ -116,8 +118,7 @@ export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column
   return rows({ from, conditions: [], others: predicates }, testedSql)
 }
 
-function manyRowsSql(query: Query, bind: Bind, column: string): string {
-  const found = indexScan(query, bind)
+function manyRowsSql(query: Query, found: IndexScan, bind: Bind, column: string): string {
   const others = found.others.flatMap(
     (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
   )

@@ -168,7 +168,8 @@ export function indexScanSql(
 
 export const KEY_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
-const WALKED = `${KEY_COLUMNS}, r.d_hi, r.nref, r.keys`
+/** Columns of a row that its conditions and its order read. */
+export const WALKED = `${KEY_COLUMNS}, r.d_hi, r.nref, r.keys`
 
 const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
 

@@ -107,6 +107,13 @@ const PAGES: readonly Case[] = [
     of: OBSERVATIONS,
     most: 1000,
   },
+  {
+    // The day holds fewer rows than the code.
+    search: 'Observation?code=s|c4&date=2014-01-14&_sort=value-quantity',
+    isFound: (n) => n % 630 === 4,
+    of: OBSERVATIONS,
+    most: 250,
+  },
 ]
 
 for (const { search, isFound, of, most } of PAGES) {
