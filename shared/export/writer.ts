@@ -3,7 +3,6 @@
  * so that another worker can continue after it. Blocks of small files are recorded together.
  */
 
-import { issue } from '../core/errors.ts'
 import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
 import { LeaseLost } from '../jobs/loop.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
@@ -18,7 +17,7 @@ import {
   type Position,
   type StoredBlock,
 } from './rows/files.ts'
-import { addIssues, type LineWriter, type PartKind, UNREADABLE } from './rows/jobs.ts'
+import { addUnreadable, type LineWriter, type PartKind } from './rows/jobs.ts'
 import { finishPart, type LeasedExportPart } from './rows/parts.ts'
 
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
@@ -113,9 +112,8 @@ class FileWriter implements LineWriter {
   }
 
   async bad(id: Buffer, type = this.#file.type): Promise<void> {
-    const diagnostics = `Row ${uuidFromBytes(id)}`
-    const issues = [issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })]
-    const count = await addIssues(this.#exporting.database, this.#taken.job.id, issues)
+    const { database } = this.#exporting
+    const count = await addUnreadable(database, this.#taken.job.id, type, uuidFromBytes(id))
     if (count > MOST_UNREADABLE) throw tooManyUnreadable()
   }
 

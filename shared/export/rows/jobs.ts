@@ -1,5 +1,5 @@
 /** Table `export_job` (request, caller and state of each export), and the parts that workers write. */
-import type { Issue } from '../../core/errors.ts'
+import { type Issue, issue } from '../../core/errors.ts'
 import type { Slice } from '../../outbound/storage/storage.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
@@ -172,6 +172,18 @@ export async function addIssues(
     values: [id, JSON.stringify(issues)],
   })
   return row?.count ?? 0
+}
+
+/** Adds an issue about a row that cannot be read. Returns the number of issues. */
+export function addUnreadable(
+  connection: Connection,
+  id: string,
+  type: string,
+  row: string,
+): Promise<number> {
+  const diagnostics = `Row ${row}`
+  const one = issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })
+  return addIssues(connection, id, [one])
 }
 
 /** Extends the files' lifetime by an hour for a new download. False when removal has begun. */

@@ -11,7 +11,13 @@ import { type Bind, binder } from '../../postgres/statement.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
-import type { ExportInput, LineWriter, PlannedJob, ProvenanceChoice } from './jobs.ts'
+import {
+  addUnreadable,
+  type ExportInput,
+  type LineWriter,
+  type PlannedJob,
+  type ProvenanceChoice,
+} from './jobs.ts'
 import { type AskedExport, exportedTypes } from './scope.ts'
 import {
   type ChangedRow,
@@ -51,10 +57,11 @@ export function targetTypes(principal: Principal, input: AskedExport): readonly 
   return exportedTypes(principal, usual).filter(isTarget)
 }
 
-/** Returns distinct `Type/id`. */
+/** Returns distinct `Type/id`. Errors: SyntaxError. */
 function provenanceTargets(content: string): readonly string[] {
-  const { target } = JSON.parse(content)
-  const references = asArray(target).flatMap((item) => {
+  const resource: unknown = JSON.parse(content)
+  if (!isObject(resource)) throw new SyntaxError('The content is not a JSON object')
+  const references = asArray(resource.target).flatMap((item) => {
     const text = isObject(item) && typeof item.reference === 'string' ? item.reference : undefined
     const found = parseReference(text)
     return found === undefined ? [] : [`${found.type}/${found.id}`]
@@ -329,12 +336,18 @@ async function listChangedAbout(store: StoreContext, listing: Listing): Promise<
           and v.type = ${PROVENANCE} and v.id = e.id and v.ver = e.ver`,
       values: reading.values,
     })
-    const targets = contents.flatMap(({ content, ...row }) =>
-      provenanceTargets(content).flatMap((text) => {
-        const target = parseReference(text)
-        return target && isResourceType(target.type) ? [{ row, target }] : []
-      }),
-    )
+    const targets: { readonly row: ChangedRow; readonly target: { type: string; id: string } }[] = []
+    for (const { content, ...row } of contents) {
+      try {
+        for (const text of provenanceTargets(content)) {
+          const target = parseReference(text)
+          if (target && isResourceType(target.type)) targets.push({ row, target })
+        }
+      } catch (error) {
+        if (!(error instanceof SyntaxError)) throw error
+        await addUnreadable(store.connection, listing.job, 'Provenance', row.id)
+      }
+    }
     const { values, bind } = binder()
     const job = bind(listing.job, 'uuid')
     const types = targets.map(({ target }) => typeNumber(target.type))

@@ -160,6 +160,25 @@ t.test('reports an unreadable row and writes its block without it', async (t) =>
   }
 })
 
+t.test('reports an unreadable earlier version of a Provenance', async (t) => {
+  const patient = await aNewPatient()
+  const [unreadable, kept] = [await about(patient), await about(patient)]
+  const last = await admin.create(anOrganization())
+  await untilPast(database)
+  const held = await holdRow(database, last.id)
+  t.teardown(held.release)
+  for (const name of [unreadable, kept]) await admin.del(name)
+  await database.query({
+    text: "update version set content = rtrim(content, '}') where id = $1 and ver = 1",
+    values: [patientId(unreadable)],
+  })
+  const exported = await exportByPatient(admin, `${patient}/$export`)
+  t.same(provenanceIn(exported, patient), [kept])
+  const lines = await fetchExportLines(admin, exported.manifest.error)
+  t.match(lines.get('OperationOutcome'), [/A Provenance cannot be read/])
+  t.match(lines.get('OperationOutcome'), [patientId(unreadable)])
+})
+
 async function aNewPatient(): Promise<string> {
   return lineReference((await admin.create(aPatient())) as Line)
 }
