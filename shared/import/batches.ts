@@ -28,6 +28,7 @@ class Lines {
   #start: number
   #end: number
   #number: number
+  #firstNumber: number
   #lines: ImportLine[] = []
   #size = 0
   #used: Buffer[] = []
@@ -40,6 +41,7 @@ class Lines {
     this.#start = byte
     this.#end = byte
     this.#number = line
+    this.#firstNumber = line
     this.#maxBytes = maxBytes
     this.#spare = spare
   }
@@ -61,19 +63,22 @@ class Lines {
     this.#to += piece.copy(this.#block, this.#to)
   }
 
-  /** Ends the current line at a line feed or the end of input. A blank line's bytes belong to the next line. */
+  /** Ends the current line at a line feed or the end of input. A blank line belongs to the next line. */
   endLine(isFed: boolean): void {
     if (isFed) this.#end += 1
     const bytes = this.#isTooLong ? undefined : this.#block.subarray(this.#from, this.#to)
+    const number = this.#number
+    this.#number += 1
     if (bytes === undefined || !isWhite(bytes)) {
-      this.#lines.push({ number: this.#number, start: this.#start, end: this.#end, bytes })
-      this.#size += this.#end - this.#start
-      this.#start = this.#end
+      const [firstNumber, start, end] = [this.#firstNumber, this.#start, this.#end]
+      this.#lines.push({ number, firstNumber, start, end, bytes })
+      this.#firstNumber = this.#number
+      this.#size += end - start
+      this.#start = end
       this.#from = this.#to
     }
     this.#to = this.#from
     this.#isTooLong = false
-    this.#number += 1
   }
 
   /** Ends the last line, whose line feed is optional. */

@@ -22,6 +22,8 @@ import type { PlannedCreates } from '../store/write/planned-rows.ts'
 export interface ImportLine {
   /** From 1. */
   readonly number: number
+  /** The number of the first blank line before it, or its own. */
+  readonly firstNumber: number
   /** Start offset, including blank lines before it. */
   readonly start: number
   readonly end: number

@@ -48,6 +48,10 @@ type LeasedPart = Pick<LeasedImportPart, 'job' | 'part' | 'token'>
 
 const partLease = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
 
+/** SQL: the first line of a part that is not committed. */
+const NEXT_LINE =
+  '(select coalesce(min(upper(r)), 1) from unnest(lines) r where lower(r) = 1)::float8'
+
 /** Leases a free part of the Project with the fewest running parts. */
 export async function leaseImportPart(database: Connection): Promise<LeasedImportPart | undefined> {
   const [row] = await database.query<Omit<LeasedImportPart, 'done' | 'from'> & { bytes: string }>({
@@ -67,8 +71,7 @@ export async function leaseImportPart(database: Connection): Promise<LeasedImpor
         attempts = p.attempts + 1
       from next where p.job = next.job and p.part = next.part
       returning p.job, p.part, p.type, p.url, p.takes as token, next.caller, next.mode, p.attempts,
-        p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r where lower(r) = 1), 1)::float8
-          as "nextLine"`,
+        p.bytes::text, ${NEXT_LINE} as "nextLine"`,
     values: [],
   })
   if (row === undefined) return undefined
@@ -136,7 +139,7 @@ export async function notePartSize(
   })
 }
 
-export interface LineFailure {
+interface LineFailure {
   readonly line: number
   readonly outcome: string
 }
@@ -191,25 +194,26 @@ export async function savePartProgress(
   })
 }
 
-/** Ends a part, and the import with the last one. `failure`: an input not read to its end. Call inside a transaction. */
+/**
+ * Ends a part, and the import with the last one. `failure` describes an input not read to its end, by its first uncommitted
+ * line. Call inside a transaction.
+ */
 export async function endPart(
   connection: Connection,
   leased: LeasedPart,
-  failure?: LineFailure,
+  failure?: (line: number) => string,
 ): Promise<boolean> {
   const { job, part } = leased
-  const ended = await connection.query({
-    text: `update import_part set state = 'done', lease = null,
-        failed = failed + case when $4::text is null then 0 else 1 end
-      where ${isLeased(PARTS)} returning part`,
-    values: [...leaseValues(partLease(leased)), failure?.outcome ?? null],
+  const [ended] = await connection.query<{ line: number }>({
+    text: `update import_part set state = 'done', lease = null, failed = failed + $4
+      where ${isLeased(PARTS)} returning ${NEXT_LINE} as line`,
+    values: [...leaseValues(partLease(leased)), failure === undefined ? 0 : 1],
   })
-  if (ended.length === 0) return false
+  if (ended === undefined) return false
   if (failure !== undefined) {
     await connection.query({
-      text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
-        on conflict (job, part, line) do update set outcome = excluded.outcome`,
-      values: [job, part, failure.line, failure.outcome],
+      text: 'insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)',
+      values: [job, part, ended.line, failure(ended.line)],
     })
   }
   return completeImport(connection, job)

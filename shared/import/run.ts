@@ -25,7 +25,6 @@ import {
   enforcePartOrder,
   failImport,
   type LeasedImportPart,
-  type LineFailure,
   leaseImportPart,
   notePartSize,
   releasePart,
@@ -110,7 +109,7 @@ async function afterFailure(
   error: unknown,
 ): Promise<void> {
   const { database, log } = services
-  const { job, part: number, attempts, nextLine } = part
+  const { job, part: number, attempts } = part
   if (error instanceof ImportLeaseLost) return
   const isLast = isLastAttempt(part, error)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
@@ -118,8 +117,7 @@ async function afterFailure(
     const pauseMs = backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
-  const refusal = isRefusal(error) ? error : unreadable(error)
-  await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+  await finishPart(services, part, isRefusal(error) ? error : unreadable(error))
 }
 
 function isLastAttempt({ attempts }: LeasedImportPart, error: unknown): boolean {
@@ -148,7 +146,7 @@ async function importPart(
   signal: AbortSignal,
 ): Promise<void> {
   const late = new LateLines()
-  const reached = { line: part.nextLine, failures: 0, allNew: true }
+  const reached = { failures: 0, allNew: true }
   const lanes = openLanes(async ({ principal, release, ...read }) => {
     const written = await writeLines(services, principal, { ...part, late }, read)
     reached.failures += written.failed
@@ -165,12 +163,10 @@ async function importPart(
     await lanes.settled()
     // The source may have closed in the middle of a line.
     if (signal.aborted) return
-    const isOver = isRefusal(error) || isLastAttempt(part, error)
-    if (isOver) await writeLate(services, part, late, signal)
-    if (!isRefusal(error)) throw error
-    const outcome = lineFailure(reached.line, error)
-    await finishPart(services, part, { line: reached.line, outcome })
-    return
+    if (isRefusal(error) || isLastAttempt(part, error)) {
+      await writeLate(services, part, late, signal)
+    }
+    throw error
   }
   await writeLate(services, part, late, signal)
   if (!signal.aborted) await finishPart(services, part)
@@ -179,7 +175,7 @@ async function importPart(
 interface PartInProgress {
   readonly part: LeasedImportPart
   readonly spare: Spare
-  readonly reached: { line: number; readonly failures: number; readonly allNew: boolean }
+  readonly reached: { readonly failures: number; readonly allNew: boolean }
   readonly lanes: Lanes
   readonly signal: AbortSignal
 }
@@ -214,7 +210,6 @@ async function importLines(
       // Targets may be resources of earlier lines.
       if (isChecked || read.lines.some((line) => mayFollow(type, line))) await lanes.done()
       await lanes.add({ ...read, principal, release })
-      reached.line = (lines.at(-1)?.number ?? reached.line) + 1
       if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
     }
   } finally {
@@ -305,13 +300,14 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
   }
 }
 
-/** `failure` describes an input that could not be read to its end. */
+/** `failure`: why the input could not be read to its end. */
 function finishPart(
   services: Services,
   part: LeasedImportPart,
-  failure?: LineFailure,
+  failure?: HttpError,
 ): Promise<void> {
-  return finish(services, part, (connection) => endPart(connection, part, failure))
+  const outcome = failure && ((line: number) => lineFailure(line, failure))
+  return finish(services, part, (connection) => endPart(connection, part, outcome))
 }
 
 /** Ends the part and writes the audit record in one transaction. */

@@ -262,7 +262,7 @@ async function write(
       part,
       token,
       bytes: [first.start, last.end],
-      lines: [first.number, last.number + 1],
+      lines: [first.firstNumber, last.number + 1],
       created: count('created') + planned,
       updated: count('updated'),
       unchanged: count('unchanged'),

@@ -95,6 +95,62 @@ t.test('waits for an earlier part that may contain a conditional reference targe
   t.same(body.error, [])
 })
 
+/** Sends the beginning of a longer input. */
+function breakOff(res: ServerResponse | undefined, text: string) {
+  res?.writeHead(200, { 'Content-Length': '100000' })
+  res?.write(text)
+  res?.socket?.end()
+}
+
+async function errorsOf(body: Awaited<ReturnType<typeof ended>>['body']): Promise<string[]> {
+  const { text } = await admin.get<string>(body.error[0]?.url ?? '')
+  return text.split('\n').flatMap((line) => {
+    if (line === '') return []
+    const [{ details, diagnostics }] = JSON.parse(line).issue
+    return `${diagnostics}, ${details.text}`
+  })
+}
+
+t.test('counts blank lines before the place of an interruption', async (t) => {
+  const { port, asked, imports } = await serve(t)
+  const url = await begin(port, ['blank'])
+  const written = `\n\n${JSON.stringify({ ...aPatient(), id: randomUUID() })}\n`
+
+  imports.wake()
+  await until(async () => asked.length === 1, DONE_MS)
+  breakOff(asked[0]?.res, written)
+  await until(async () => {
+    imports.wake()
+    return asked.length === 2
+  }, DONE_MS)
+  asked[1]?.res.end(`${written}\n{"resourceType":"Patient"}\n`)
+
+  const { body } = await ended(admin, url)
+  t.match(body, { output: [{ created: 1 }], error: [{ count: 1 }] })
+  t.same(await errorsOf(body), ['Line 5, Missing id'])
+})
+
+t.test('reports a source that fails next to the lines that were refused', async (t) => {
+  const { port, asked, imports } = await serve(t)
+  const url = await begin(port, ['failing'])
+  const read = `{"resourceType":"Patient"}\n${JSON.stringify({ ...aPatient(), id: randomUUID() })}\n`
+
+  for (let attempt = 1; attempt <= 4; attempt++) {
+    await until(async () => {
+      imports.wake()
+      return asked.length === attempt
+    }, DONE_MS)
+    breakOff(asked.at(-1)?.res, attempt < 4 ? '' : read)
+  }
+
+  const { body } = await ended(admin, url)
+  t.match(body, { output: [{ created: 1 }], error: [{ count: 2 }] })
+  t.match(await errorsOf(body), [
+    'Line 1, Missing id',
+    /^Line 3, The input could not be read/,
+  ])
+})
+
 t.test('commits lines without waiting for the disk, and waits at the end of a part', async (t) => {
   await begin(1, ['any'])
   const part = await leaseImportPart(database)
