@@ -5,7 +5,7 @@ import type { Principal } from '../access/principal.ts'
 import { accepted, forbidden, tooManyRequests } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
-import { readPreferences } from '../request/negotiate.ts'
+import { readPrefer, readPreferences } from '../request/negotiate.ts'
 import { absoluteUrl, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
@@ -109,7 +109,7 @@ function exportPreferences({ request }: OperationCall) {
     query: asked,
     headers: { ...headers, accept: undefined },
   })
-  const separateStatus = /(^|[,;])\s*separate-export-status\s*([,;]|$)/i.test(headers.prefer ?? '')
+  const separateStatus = readPrefer(headers.prefer).separateExportStatus
   const all = [applied, 'respond-async', separateStatus ? 'separate-export-status' : '']
   return {
     isLenient: handling === 'lenient',

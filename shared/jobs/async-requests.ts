@@ -28,6 +28,7 @@ import {
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { actingSession } from '../identity/principals.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
+import { preferWithout } from '../request/negotiate.ts'
 import { readInputs } from '../request/parameters.ts'
 import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
@@ -116,11 +117,8 @@ function keptHeaders(
     const value = headers[name]
     if (value !== undefined) kept[name] = value
   }
-  const prefer = (headers.prefer ?? '')
-    .split(',')
-    .filter((item) => !/^\s*respond-async\b/i.test(item))
-    .join(',')
-  return prefer.trim() === '' ? kept : { ...kept, prefer }
+  const prefer = preferWithout(headers.prefer ?? '', 'respond-async')
+  return prefer === '' ? kept : { ...kept, prefer }
 }
 
 /** Runs a request while its lease is held. A batch may stop half-way; a late cancel does not affect a finished one. */

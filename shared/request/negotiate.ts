@@ -112,6 +112,7 @@ export interface Prefer {
   readonly returned: Returned | undefined
   readonly handling: 'strict' | 'lenient'
   readonly respondAsync: boolean
+  readonly separateExportStatus: boolean
   /** Undefined without `wait`. */
   readonly waitMs: number | undefined
   /** Without `respond-async` and `wait`, which depend on the request. */
@@ -122,22 +123,26 @@ const NO_PREFERENCE: Prefer = {
   returned: undefined,
   handling: 'strict',
   respondAsync: false,
+  separateExportStatus: false,
   waitMs: undefined,
   applied: [],
 }
 
-/**
- * Ignores unknown preferences and all parameters of preferences; the first of a kind wins.
- * https://www.rfc-editor.org/rfc/rfc7240#section-2
- */
-export function readPrefer(header: string | undefined): Prefer {
-  if (header === undefined) return NO_PREFERENCE
+/** https://www.rfc-editor.org/rfc/rfc7240#section-2: without parameters; the first of a name wins. */
+function parsePrefer(header: string): ReadonlyMap<string, string> {
   const wanted = new Map<string, string>()
   for (const part of header.split(',')) {
     const [name = '', value = ''] = (part.split(';')[0] ?? '').split('=').map((text) => text.trim())
     const key = name.toLowerCase()
     if (!wanted.has(key)) wanted.set(key, value.replace(/^"(.*)"$/, '$1'))
   }
+  return wanted
+}
+
+/** Ignores unknown preferences. */
+export function readPrefer(header: string | undefined): Prefer {
+  if (header === undefined) return NO_PREFERENCE
+  const wanted = parsePrefer(header)
   const returned = (['representation', 'minimal', 'OperationOutcome'] as const).find(
     (value) => value === wanted.get('return'),
   )
@@ -148,12 +153,21 @@ export function readPrefer(header: string | undefined): Prefer {
     returned,
     handling: handling === 'lenient' ? 'lenient' : 'strict',
     respondAsync: wanted.has('respond-async'),
+    separateExportStatus: wanted.has('separate-export-status'),
     waitMs: /^\d{1,9}$/.test(wait) ? Number(wait) * 1000 : undefined,
     applied: [
       ...(returned === undefined ? [] : [`return=${returned}`]),
       ...(isHandling ? [`handling=${handling}`] : []),
     ],
   }
+}
+
+/** Returns a Prefer header without one preference; empty without others. */
+export function preferWithout(header: string, omitted: string): string {
+  return [...parsePrefer(header)]
+    .filter(([name]) => name !== omitted && name !== '')
+    .map(([name, value]) => (value === '' ? name : `${name}="${value}"`))
+    .join(', ')
 }
 
 /** True when `handling=strict` is explicit, not the default. */

@@ -214,6 +214,10 @@ t.test('reports the export status in a separate header as well', async (t) => {
   }, 60_000)
   t.same(others, [])
   t.equal((await other.get(url)).status, 404)
+  const parameter = await client.get('$export?_type=Patient', {
+    Prefer: 'respond-async; separate-export-status',
+  })
+  t.equal(parameter.headers.get('preference-applied'), 'respond-async')
 })
 
 t.test('lists finished files in pages while others are written', async (t) => {
