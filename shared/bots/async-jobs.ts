@@ -198,7 +198,7 @@ export function isOpenJob({ status }: Resource): boolean {
   return status === 'accepted' || status === 'active'
 }
 
-/** Finishes an AsyncJob with a reply; ignores a finished or missing job. Errors: RunLeaseLost. */
+/** Finishes an AsyncJob with a reply; ignores a finished or missing job. Errors: LeaseLost. */
 export async function settleAsyncJob(
   services: Services,
   job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType' | 'lease'>,

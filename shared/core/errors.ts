@@ -145,11 +145,11 @@ export class TransactionConflict extends HttpError {
   }
 }
 
-/** The bot run on whose behalf the write happens has ended or is leased to another worker. */
-export class RunLeaseLost extends HttpError {
-  constructor(cause?: unknown) {
-    const { status, outcome } = conflict('The run has been taken over by another worker, or ended')
-    super(status, outcome, { cause })
+/** The work, for example a run of a bot, has ended or is leased to another worker. */
+export class LeaseLost extends HttpError {
+  constructor() {
+    const { status, outcome } = conflict('Another worker has taken over, or the work has ended')
+    super(status, outcome)
   }
 }
 

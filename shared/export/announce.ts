@@ -5,6 +5,7 @@ import { isAbsent } from '../core/errors.ts'
 import { asArray, type Resource } from '../fhir/resource.ts'
 import { purge } from '../jobs/upkeep/maintenance.ts'
 import type { Storage } from '../outbound/storage/storage.ts'
+import type { Lease } from '../postgres/leases.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { restEvent } from '../request/admin-audit.ts'
 import { type Output, parametersResource } from '../request/parameters.ts'
@@ -15,7 +16,7 @@ import type { Version } from '../store/rows/version.ts'
 import { contentHeaders, fileKey } from './file.ts'
 import { deleteOldExports, listFiles } from './rows/files.ts'
 import { addExport, cancelExport, type ExportJob, failExport } from './rows/jobs.ts'
-import { completeExport, type LeasedExportPart } from './rows/parts.ts'
+import { completeExport } from './rows/parts.ts'
 
 /** Adds the export and its BulkDataExport, authored by the caller. False when `most` are already waiting. */
 export async function beginExport(
@@ -48,7 +49,7 @@ export async function beginExport(
 type ExportEnd =
   | {
       readonly status: 'completed'
-      readonly part: LeasedExportPart['part']
+      readonly lease: Lease
       readonly files: ExportFiles
     }
   | { readonly status: 'cancelled'; readonly caller: BulkCaller }
@@ -100,7 +101,7 @@ function endRow(
 ): Promise<boolean> {
   switch (end.status) {
     case 'completed':
-      return completeExport(connection, id, end.part, keepHours)
+      return completeExport(connection, end.lease, keepHours)
     case 'cancelled':
       return cancelExport(connection, id)
     case 'error': {

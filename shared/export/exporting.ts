@@ -2,7 +2,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Counter, type Registry } from 'prom-client'
 import { HttpError, unavailable } from '../core/errors.ts'
-import { LeaseLost } from '../jobs/loop.ts'
 import { type CopySession, type CopySessions, openCopySessions } from '../postgres/copy.ts'
 import type { Services } from '../request/services.ts'
 import type { Blocks } from './block.ts'
@@ -134,6 +133,5 @@ export class ExportAborted extends Error {
 
 /** Converts failures of a full or unreachable storage, after which the part is retried. Errors: 503. */
 export function storageFailed(error: unknown): never {
-  const isOwn = error instanceof HttpError || error instanceof LeaseLost
-  throw isOwn ? error : unavailable('The storage', error)
+  throw error instanceof HttpError ? error : unavailable('The storage', error)
 }

@@ -1,11 +1,11 @@
 /** Runs exports in a worker: leases a part, continues it to its end, and otherwise releases or fails it. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { timings } from '../core/config/waits.ts'
-import { isUnavailable } from '../core/errors.ts'
-import { backoffMs, LeaseLost, type Loop, startLoop, withLease } from '../jobs/loop.ts'
+import { isUnavailable, LeaseLost } from '../core/errors.ts'
+import { backoffMs, type Loop } from '../jobs/loop.ts'
+import { endPart, type Release, renewPart, startPartQueue } from '../jobs/part-queue.ts'
 import { toSlice } from '../outbound/storage/storage.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
 import type { Services } from '../request/services.ts'
@@ -39,14 +39,11 @@ import {
 } from './rows/jobs.ts'
 import {
   clearMembers,
-  finishPart,
   finishPlan,
   type LeasedExportPart,
   leaseExportPart,
   PARTS,
-  postponePart,
-  releasePart,
-  renewLease,
+  partLease,
 } from './rows/parts.ts'
 import { planExport, startExport } from './rows/plan.ts'
 import { readDeleted, readPart } from './rows/read.ts'
@@ -56,7 +53,6 @@ import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = timings.sweepMs / 5
-const RENEW_MS = PARTS.leaseMs / 3
 /** Failures and lost workers of a part before its export fails. */
 const MOST_FAILURES = 3
 const MOST_TRIES = 10
@@ -75,49 +71,44 @@ export function startExports(
   metrics: ExportMetrics,
   isBusy: () => boolean,
 ): Pick<Loop, 'wake' | 'stop'> {
-  const { log } = services
   const copies = openSources(services)
   const blocks = createBlocks(services.config.exportCompressionLevel)
   const pace = createPace(isBusy)
   const exporting: Exporting = { ...services, metrics, copies, blocks, pace }
-  const loop = startLoop(
-    { log, name: 'Exports', everyMs: LOOK_MS, lanes: AT_ONCE, onRest: blocks.clear },
-    async (signal, lane) => (lane === 0 || !pace.isAwaited()) && (await work(exporting, signal)),
-  )
+  const queue = startPartQueue<LeasedExportPart>(services, {
+    table: PARTS,
+    name: 'Exports',
+    everyMs: LOOK_MS,
+    lanes: AT_ONCE,
+    onRest: blocks.clear,
+    toLease: partLease,
+    mayStart: (lane) => lane === 0 || !pace.isAwaited(),
+    next: leaseExportPart,
+    run: (taken, signal) => startPart(exporting, taken, signal),
+    afterFailure: (taken, error) => afterFailure(services, taken, error),
+    whileIdle: () => sweepExport(services),
+  })
   return {
-    wake: loop.wake,
+    wake: queue.wake,
     async stop() {
-      await loop.stop()
+      await queue.stop()
       await copies.close()
     },
   }
 }
 
-async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
-  const taken = await leaseExportPart(services.database)
-  if (taken === undefined) return sweepExport(services)
-  await holdPart(services, taken, stopping)
-  return true
-}
-
-async function holdPart(
+async function startPart(
   services: Exporting,
   taken: LeasedExportPart,
-  stopping: AbortSignal,
+  signal: AbortSignal,
 ): Promise<void> {
-  const { database, log, metrics } = services
   const { job, part } = taken
-  if (part.token > 1) metrics.retried()
-  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, job.id, part) }
-  try {
-    if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
-    const principal = await activePrincipal(services, job.input)
-    if (principal === undefined) return await failRevokedExport(services, job)
-    await withLease(lease, stopping, (signal) => runPart(services, principal, taken, signal))
-    waits.delete(job.id)
-  } catch (error) {
-    await settle(services, taken, error, stopping.aborted)
-  }
+  if (part.token > 1) services.metrics.retried()
+  if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
+  const principal = await activePrincipal(services, job.input)
+  if (principal === undefined) return await failRevokedExport(services, job)
+  await runPart(services, principal, taken, signal)
+  waits.delete(job.id)
 }
 
 /** A leased part in work. `signal` aborts when the lease is lost or the worker stops. */
@@ -158,18 +149,19 @@ export async function runPart(
 
 async function plan({ services, principal, taken, signal }: PartRun): Promise<void> {
   const { database, bus, log } = services
-  const { job, part } = taken
+  const { job } = taken
+  const lease = partLease(taken)
   const started = await startExport(database, job)
   if (started === undefined) throw new LeaseLost()
   const { heldMs } = started
   if (heldMs > HELD_MS) {
     log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
   }
-  if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
+  if (!(await clearMembers(database, lease))) throw new LeaseLost()
   const planned = { ...job, state: 'active', at: started.at } as const
   const { parts, issues } = await planExport(ownStore(services), principal, planned, signal)
   await addIssues(database, job.id, issues)
-  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
+  if (!(await finishPlan(database, lease, parts))) throw new LeaseLost()
   // This lane takes the first one next; the close waits for the others.
   if (parts.length > 2) await wakeWorkers(bus, 'export')
 }
@@ -219,7 +211,9 @@ async function close(run: PartRun): Promise<void> {
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
-  if (!(await endExport(services, job, { status: 'completed', part, files }))) throw new LeaseLost()
+  const lease = partLease(taken)
+  if (!(await endExport(services, job, { status: 'completed', lease, files })))
+    throw new LeaseLost()
 }
 
 const NO_TYPE = 'A part of an export has no type'
@@ -244,10 +238,9 @@ function isPlanned(job: ExportJob): job is PlannedJob {
 /** Ends a part with one object per file; other parts end with their last block. */
 async function endObjects(run: PartRun): Promise<void> {
   const { services, taken } = run
-  const { job, part } = taken
-  if (!job.input.presigned) return
+  if (!taken.job.input.presigned) return
   await makeObjects(run)
-  if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
+  if (!(await endPart(services.database, PARTS, partLease(taken)))) throw new LeaseLost()
 }
 
 /** Builds one object per file of a written part; idempotent across workers. Errors: LeaseLost. */
@@ -259,7 +252,7 @@ async function makeObjects({ services, taken, signal }: PartRun): Promise<void> 
     const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
     const content = untilAborted(plainContent(storage, job, file), signal)
     await storage.put(key, content).catch(storageFailed)
-    if (await renewLease(database, job.id, part)) continue
+    if (await renewPart(database, PARTS, partLease(taken))) continue
     // An object written after the removal of the files would stay forever.
     const now = await readExport(database, job.id)
     if (now === undefined || now.state === 'error') await storage.delete(key)
@@ -277,44 +270,29 @@ async function* untilAborted(
   }
 }
 
-async function settle(
+async function afterFailure(
   services: Services,
   { job, part }: LeasedExportPart,
   error: unknown,
-  isStopping: boolean,
-): Promise<void> {
-  const { database, log } = services
-  if (error instanceof LeaseLost || isStopping) {
-    return releasePart(database, job.id, part, false)
-  }
-  if (isUnavailable(error) && Date.now() - Date.parse(String(job.requested)) < LONGEST_OUTAGE_MS) {
-    return await postpone(services, { job, part }, error)
+): Promise<Release | undefined> {
+  const { log } = services
+  if (isUnavailable(error) && Date.now() - job.requested.getTime() < LONGEST_OUTAGE_MS) {
+    // Outages do not count as attempts.
+    const times = (waits.get(job.id) ?? 0) + 1
+    waits.set(job.id, times)
+    const pauseMs = backoffMs(times, PAUSE_MS, LONGEST_PAUSE_MS)
+    const level = times === 1 ? 'warn' : 'debug'
+    log[level]({ export: job.id, part: part.n, pauseMs, cause: error }, 'An export waits')
+    return { pauseMs, isFailed: false }
   }
   const isLast =
     error instanceof ExportAborted || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
   log.error({ export: job.id, part: part.n, isLast, err: error }, 'A part of an export failed')
-  if (isLast) {
-    const failure =
-      error instanceof ExportAborted ? error.failure : { status: 500, text: 'The export failed' }
-    await endExport(services, job, { status: 'error', failure })
-    return
-  }
-  await delay(PAUSE_MS)
-  await releasePart(database, job.id, part, true)
-}
-
-/** Defers the part during an outage, with growing delays and without counting attempts. */
-async function postpone(
-  { database, log }: Services,
-  { job, part }: LeasedExportPart,
-  cause: unknown,
-) {
-  const times = (waits.get(job.id) ?? 0) + 1
-  waits.set(job.id, times)
-  const pauseMs = backoffMs(times, PAUSE_MS, LONGEST_PAUSE_MS)
-  const level = times === 1 ? 'warn' : 'debug'
-  log[level]({ export: job.id, part: part.n, pauseMs, cause }, 'An export waits')
-  await postponePart(database, job.id, part, pauseMs)
+  if (!isLast) return { pauseMs: PAUSE_MS, isFailed: true }
+  const failure =
+    error instanceof ExportAborted ? error.failure : { status: 500, text: 'The export failed' }
+  await endExport(services, job, { status: 'error', failure })
+  return undefined
 }
 
 /** Removes the files of an ended export. False if there is none. */

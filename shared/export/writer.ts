@@ -3,8 +3,9 @@
  * so that another worker can continue after it. Blocks of small files are recorded together.
  */
 
+import { LeaseLost } from '../core/errors.ts'
 import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
-import { LeaseLost } from '../jobs/loop.ts'
+import { endPart } from '../jobs/part-queue.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
 import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './exporting.ts'
@@ -18,7 +19,7 @@ import {
   type StoredBlock,
 } from './rows/files.ts'
 import { addUnreadable, type LineWriter, type PartKind } from './rows/jobs.ts'
-import { finishPart, type LeasedExportPart } from './rows/parts.ts'
+import { type LeasedExportPart, PARTS, partLease } from './rows/parts.ts'
 
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
 /** Share of the limits after which a file takes no further patient, so that few patients are split. */
@@ -218,8 +219,8 @@ class BlockRecord {
 
   /** Names a file once everything before it is recorded. */
   name(seq: number): void {
-    const { job, part } = this.#taken
-    this.#written = this.#written.then(() => nameFile(this.#exporting.database, job.id, part, seq))
+    const lease = partLease(this.#taken)
+    this.#written = this.#written.then(() => nameFile(this.#exporting.database, lease, seq))
     this.#written.catch(this.#fail)
   }
 
@@ -229,8 +230,8 @@ class BlockRecord {
     await this.#written
     this.throwFailure()
     if (isEnded || !endsPart) return
-    const { job, part } = this.#taken
-    if (!(await finishPart(this.#exporting.database, job.id, part))) throw new LeaseLost()
+    const { database } = this.#exporting
+    if (!(await endPart(database, PARTS, partLease(this.#taken)))) throw new LeaseLost()
   }
 
   /** Resolves when no upload is pending. */

@@ -1,6 +1,6 @@
 /** Parses import lines into resources or errors. */
 import type { Principal } from '../access/principal.ts'
-import { badRequest, badStructure, HttpError, tooLarge } from '../core/errors.ts'
+import { badRequest, badStructure, HttpError, LeaseLost, tooLarge } from '../core/errors.ts'
 import { nextTurn } from '../core/yielding.ts'
 import { isPlatformType, isResourceType } from '../fhir/definitions.ts'
 import { mapStrings, parseBody } from '../fhir/json.ts'
@@ -166,7 +166,7 @@ export function asLineError(error: unknown): HttpError {
 
 /** True for an error that would repeat. */
 export function isRefusal(error: unknown): error is HttpError {
-  return error instanceof HttpError && error.status < 500
+  return error instanceof HttpError && error.status < 500 && !(error instanceof LeaseLost)
 }
 
 /** True for a line that may refer to an earlier one of the same input: its search may find resources of `type`. */

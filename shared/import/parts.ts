@@ -1,19 +1,9 @@
 /** Import parts for workers. Writes after a lost lease or a cancel roll back with their transaction. */
 
 import type { OperationOutcome } from '../core/errors.ts'
+import { endPartSql, isHeld, leasePart, type PartTable } from '../jobs/part-queue.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
-import {
-  deleteLeased,
-  isFree,
-  isLeased,
-  type Lease,
-  type LeaseTable,
-  leaseEnd,
-  leaseRow,
-  leaseValues,
-  releaseLeased,
-  updateLeased,
-} from '../postgres/leases.ts'
+import { deleteLeased, type Lease, leaseValues, updateLeased } from '../postgres/leases.ts'
 import { type Connection, hasRows } from '../postgres/statement.ts'
 import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 
@@ -36,43 +26,42 @@ export interface LeasedImportPart extends ImportInput {
 const MOST_RUNNING = 2
 
 /** `due` is the end of a lease, or the start of the next. Column `lease` serves workers of the previous release. */
-const PARTS: LeaseTable = {
+export const PARTS: PartTable = {
   name: 'import_part',
   key: { job: 'uuid', part: 'int' },
   token: 'takes',
   expiresAt: 'due',
   leaseMs: 15_000,
+  jobs: 'import_job',
+  isOpen: "j.state = 'active'",
+  isRunning: 'a.lease is not null and a.due > clock_timestamp()',
+  failed: 'lease = null',
+  uncounted: 'lease = null, attempts = greatest(p.attempts - 1, 0)',
 }
 
 type LeasedPart = Pick<LeasedImportPart, 'job' | 'part' | 'token'>
 
-const partLease = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
+export function partLease({ job, part, token }: LeasedPart): Lease {
+  return { key: [job, part], token }
+}
 
 /** SQL: the first line of a part that is not committed. */
 const NEXT_LINE =
   '(select coalesce(min(upper(r)), 1) from unnest(lines) r where lower(r) = 1)::float8'
 
-/** Leases a free part of the Project with the fewest running parts. */
 export async function leaseImportPart(database: Connection): Promise<LeasedImportPart | undefined> {
-  const [row] = await database.query<Omit<LeasedImportPart, 'done' | 'from'> & { bytes: string }>({
+  type Row = Omit<LeasedImportPart, 'done' | 'from'> & { readonly bytes: string }
+  const row = await leasePart<Row>(database, PARTS, {
     name: 'import-take',
-    text: `with next as (
-        select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
-        where p.state = 'waiting' and ${isFree(PARTS, 'p')} and j.state = 'active'
-          and (select count(*) from import_job o where o.project = j.project and o.state = 'active'
-            and (o.added, o.id) < (j.added, j.id)) < ${MOST_RUNNING}
-          and not (j.in_order and exists (select 1 from import_part b
-            where b.job = p.job and b.part < p.part and b.state <> 'done'))
-        order by (select count(*) from import_part a join import_job k on k.id = a.job
-            where k.project = j.project and a.lease is not null and a.due > clock_timestamp()),
-          j.added, p.job, p.part
-        limit 1 for update of p skip locked)
-      update import_part p set ${leaseRow(PARTS, 'p')}, lease = gen_random_uuid(),
-        attempts = p.attempts + 1
-      from next where p.job = next.job and p.part = next.part
-      returning p.job, p.part, p.type, p.url, p.takes as token, next.caller, next.mode, p.attempts,
-        p.bytes::text, ${NEXT_LINE} as "nextLine"`,
-    values: [],
+    where: `x.state = 'waiting'
+      and (select count(*) from import_job o where o.project = j.project and o.state = 'active'
+        and (o.added, o.id) < (j.added, j.id)) < ${MOST_RUNNING}
+      and not (j.in_order and exists (select 1 from import_part b
+        where b.job = x.job and b.part < x.part and b.state <> 'done'))`,
+    orderBy: 'j.added, x.job, x.part',
+    set: 'lease = gen_random_uuid(), attempts = x.attempts + 1',
+    returning: `x.job, x.part, x.type, x.url, x.attempts, x.bytes::text, ${NEXT_LINE} as "nextLine",
+      (select caller from import_job where id = x.job), (select mode from import_job where id = x.job)`,
   })
   if (row === undefined) return undefined
   const done = parseRanges(row.bytes)
@@ -85,32 +74,6 @@ function parseRanges(text: string): readonly (readonly [number, number])[] {
   return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
     ([, start, end]) => [Number(start), Number(end)] as const,
   )
-}
-
-/** False when the lease is lost or the import was cancelled. */
-export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
-  return await hasRows(database, {
-    name: 'import-renew',
-    isMaintenance: true,
-    text: `update import_part set due = ${leaseEnd(PARTS)}
-      where ${isLeased(PARTS)}
-        and exists (select 1 from import_job where id = $1 and state = 'active')
-      returning part`,
-    values: leaseValues(partLease(part)),
-  })
-}
-
-/** Releases the part to any worker after `pauseMs`. */
-export async function releasePart(
-  database: Connection,
-  part: LeasedPart,
-  pauseMs: number,
-): Promise<void> {
-  await releaseLeased(database, PARTS, partLease(part), {
-    name: 'import-release',
-    set: `lease = null, due = clock_timestamp() + $4::float8 * interval '1 ms'`,
-    values: [pauseMs],
-  })
 }
 
 /** True when the part must wait for earlier ones, whose resources it may search for; enforces their order. */
@@ -166,11 +129,11 @@ export async function savePartProgress(
   return await hasRows(connection, {
     name: 'import-advance',
     text: `with moved as (
-        update import_part set bytes = bytes + int8multirange(int8range($4, $5)),
+        update import_part p set bytes = bytes + int8multirange(int8range($4, $5)),
           lines = lines + int8multirange(int8range($6, $7)), created = created + $8,
           updated = updated + $9, unchanged = unchanged + $10, skipped = skipped + $11,
           failed = failed + $12, attempts = 0
-        where ${isLeased(PARTS)} and state = 'waiting'
+        where ${isHeld(PARTS, 'p')}
           and exists (select 1 from import_job where id = $1 and state = 'active')
         returning part),
       failures as (
@@ -198,21 +161,21 @@ export async function savePartProgress(
  * Ends a part, and the import with the last one. `failure` describes an input not read to its end, by its first uncommitted
  * line. Call inside a transaction.
  */
-export async function endPart(
+export async function endImportPart(
   connection: Connection,
   leased: LeasedPart,
   failure?: (line: number) => string,
 ): Promise<boolean> {
   const { job, part } = leased
   const [ended] = await connection.query<{ line: number }>({
-    text: `update import_part set state = 'done', lease = null, failed = failed + $4
-      where ${isLeased(PARTS)} returning ${NEXT_LINE} as line`,
-    values: [...leaseValues(partLease(leased)), failure === undefined ? 0 : 1],
+    text: `${endPartSql(PARTS)}, ${NEXT_LINE} as line`,
+    values: leaseValues(partLease(leased)),
   })
   if (ended === undefined) return false
   if (failure !== undefined) {
     await connection.query({
-      text: 'insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)',
+      text: `with p as (update import_part set failed = failed + 1 where job = $1 and part = $2)
+        insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)`,
       values: [job, part, ended.line, failure(ended.line)],
     })
   }

@@ -2,10 +2,11 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { timings } from '../core/config/waits.ts'
-import { badRequest, forbidden, HttpError } from '../core/errors.ts'
+import { badRequest, forbidden, HttpError, LeaseLost } from '../core/errors.ts'
 import { recordBulk } from '../export/announce.ts'
 import { activePrincipal } from '../export/status.ts'
-import { backoffMs, type Loop, startLoop, withLease } from '../jobs/loop.ts'
+import { backoffMs, type Loop } from '../jobs/loop.ts'
+import { RELEASE, type Release, startPartQueue } from '../jobs/part-queue.ts'
 import type { Connection } from '../postgres/statement.ts'
 import type { Services } from '../request/services.ts'
 import { PlannedCreates } from '../store/write/planned-rows.ts'
@@ -21,22 +22,21 @@ import {
   readLines,
 } from './lines.ts'
 import {
-  endPart,
+  endImportPart,
   enforcePartOrder,
   failImport,
   type LeasedImportPart,
   leaseImportPart,
   notePartSize,
-  releasePart,
-  renewLease,
+  PARTS,
+  partLease,
   replaceManifest,
 } from './parts.ts'
 import { openSource, readManifest, unreadable } from './source.ts'
-import { ImportLeaseLost, lineFailure, writeLines } from './writes.ts'
+import { lineFailure, writeLines } from './writes.ts'
 
 /** More would only share the same CPU. */
 const AT_ONCE = 2
-const RENEW_MS = 5000
 /** Maximum failures of a source, or of the service, without progress. */
 const SOURCE_ATTEMPTS = 4
 /** A day, at the longest pause. */
@@ -48,76 +48,61 @@ export function startImports(
   services: Services,
   lookMs = timings.sweepMs / 2,
 ): Pick<Loop, 'wake' | 'stop'> {
-  const { database, config, log } = services
+  const { database, config } = services
   const spare: Spare = { plans: [], blocks: [] }
-  const onRest = (working: number) => {
-    if (working > 0) return
-    spare.plans.length = 0
-    spare.blocks.length = 0
-  }
-  const options = { log, name: 'Imports', everyMs: lookMs, level: 'debug' } as const
-  const loop = startLoop({ ...options, lanes: AT_ONCE, onRest }, async (signal) => {
-    const part = await leaseImportPart(database)
-    if (part === undefined) return false
-    // More parts may be waiting.
-    loop.wake()
-    await runPart(services, spare, part, signal)
-    return true
-  })
-  const purging = startLoop({ ...options, name: 'Removal of old imports' }, async () => {
-    await removeOldImports(database, config.exportTtlHours)
-    return false
-  })
-  return {
-    wake: loop.wake,
-    async stop() {
-      await Promise.all([loop.stop(), purging.stop()])
+  return startPartQueue<LeasedImportPart>(services, {
+    table: PARTS,
+    name: 'Imports',
+    everyMs: lookMs,
+    level: 'debug',
+    lanes: AT_ONCE,
+    onRest(working) {
+      if (working > 0) return
+      spare.plans.length = 0
+      spare.blocks.length = 0
     },
-  }
+    toLease: partLease,
+    next: leaseImportPart,
+    run: (part, signal) => runPart(services, spare, part, signal),
+    afterFailure: (part, error) => afterFailure(services, part, error),
+    async whileIdle() {
+      await removeOldImports(database, config.exportTtlHours)
+      return false
+    },
+  })
 }
 
 async function runPart(
   services: Services,
   spare: Spare,
   part: LeasedImportPart,
-  stop: AbortSignal,
+  signal: AbortSignal,
 ): Promise<void> {
-  const { database, config, log } = services
-  const { job, part: number } = part
-  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, part) }
-  await withLease(lease, stop, async (signal) => {
-    try {
-      if (part.type === null) {
-        const inputs = await readManifest(config, part.url, signal)
-        await finish(services, part, (connection) => replaceManifest(connection, part, inputs))
-      } else {
-        await importPart(services, spare, part, signal)
-      }
-      if (signal.aborted) await releasePart(database, part, 0)
-      log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
-    } catch (error) {
-      const isLeft = signal.aborted || error instanceof PartTooEarly
-      if (isLeft) await releasePart(database, part, 0)
-      else await afterFailure(services, part, error)
-    }
-  })
+  const { config, log } = services
+  if (part.type === null) {
+    const inputs = await readManifest(config, part.url, signal)
+    await finish(services, part, (connection) => replaceManifest(connection, part, inputs))
+  } else await importPart(services, spare, part, signal)
+  log.info({ job: part.job, part: part.part }, 'A part of an import has ended')
 }
 
 async function afterFailure(
   services: Services,
   part: LeasedImportPart,
   error: unknown,
-): Promise<void> {
-  const { database, log } = services
+): Promise<Release | undefined> {
   const { job, part: number, attempts } = part
-  if (error instanceof ImportLeaseLost) return
+  if (error instanceof PartTooEarly) return RELEASE
   const isLast = isLastAttempt(part, error)
-  log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
+  services.log.warn(
+    { job, part: number, attempts, isLast, cause: error },
+    'An import was interrupted',
+  )
   if (!isLast && !isRefusal(error)) {
-    const pauseMs = backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS)
-    return await releasePart(database, part, pauseMs)
+    return { pauseMs: backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS), isFailed: true }
   }
   await finishPart(services, part, isRefusal(error) ? error : unreadable(error))
+  return undefined
 }
 
 function isLastAttempt({ attempts }: LeasedImportPart, error: unknown): boolean {
@@ -138,7 +123,7 @@ interface Spare {
   readonly blocks: Buffer[]
 }
 
-/** Errors: transient ones; ImportLeaseLost; PartTooEarly. Returns early when `signal` aborts. */
+/** Errors: transient ones, those of the input, LeaseLost, PartTooEarly, and the reason of `signal`. */
 async function importPart(
   services: Services,
   spare: Spare,
@@ -162,14 +147,14 @@ async function importPart(
   } catch (error) {
     await lanes.settled()
     // The source may have closed in the middle of a line.
-    if (signal.aborted) return
+    signal.throwIfAborted()
     if (isRefusal(error) || isLastAttempt(part, error)) {
       await writeLate(services, part, late, signal)
     }
     throw error
   }
   await writeLate(services, part, late, signal)
-  if (!signal.aborted) await finishPart(services, part)
+  await finishPart(services, part)
 }
 
 interface PartInProgress {
@@ -194,7 +179,7 @@ async function importLines(
     const place = { byte: part.from, line: part.nextLine }
     const batches = readLineBatches(source.chunks, place, config.maxBodyBytes, spare.blocks)
     for await (const { lines, release } of readAhead(batches)) {
-      if (signal.aborted) break
+      signal.throwIfAborted()
       const left = uncommittedLines(lines, part)
       if (left.length === 0) continue
       // Uses the member's current rights, not those at kick-off.
@@ -226,7 +211,7 @@ async function writeLate(
 ): Promise<void> {
   const type = part.type ?? ''
   for (const line of late.waiting) {
-    if (signal.aborted) return
+    signal.throwIfAborted()
     const principal = await requireImportCaller(services, part)
     const read = await readLines(services, principal, { type, lines: [line], plans: undefined })
     await writeLines(services, principal, part, read)
@@ -239,12 +224,12 @@ function typeFor(principal: Principal, { type }: LeasedImportPart): string {
   return type
 }
 
-/** Errors: ImportLeaseLost when the caller is no longer a member, which fails the whole import. */
+/** Errors: LeaseLost when the caller is no longer a member, which fails the whole import. */
 async function requireImportCaller(services: Services, part: LeasedImportPart): Promise<Principal> {
   const principal = await activePrincipal(services, part.caller)
   if (principal !== undefined) return principal
   await failImport(services.database, part.job, forbidden().outcome)
-  throw new ImportLeaseLost()
+  throw new LeaseLost()
 }
 
 /** Skips lines that are already committed behind uncommitted ones. */
@@ -307,7 +292,7 @@ function finishPart(
   failure?: HttpError,
 ): Promise<void> {
   const outcome = failure && ((line: number) => lineFailure(line, failure))
-  return finish(services, part, (connection) => endPart(connection, part, outcome))
+  return finish(services, part, (connection) => endImportPart(connection, part, outcome))
 }
 
 /** Ends the part and writes the audit record in one transaction. */

@@ -1,6 +1,6 @@
 /** Writes imported resources. A rejected transaction is halved until each faulty line stands alone. */
 import type { Principal } from '../access/principal.ts'
-import { HttpError, MissingTarget, preconditionFailed } from '../core/errors.ts'
+import { HttpError, LeaseLost, MissingTarget, preconditionFailed } from '../core/errors.ts'
 import { SqlError } from '../postgres/sql-error.ts'
 import { charge, loadUnits } from '../request/quota.ts'
 import type { Services } from '../request/services.ts'
@@ -20,9 +20,6 @@ import {
 } from './lines.ts'
 import { type ImportProgress, type LeasedImportPart, savePartProgress } from './parts.ts'
 
-/** Another worker has the part, or its import was cancelled. */
-export class ImportLeaseLost extends Error {}
-
 /** A plan failed: an id is taken, or the state has changed. */
 class PlansRefused extends Error {}
 
@@ -41,7 +38,7 @@ const NEVER = new AbortController().signal
 
 /**
  * Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe;
- * ImportLeaseLost.
+ * LeaseLost.
  */
 export async function writeLines(
   services: Services,
@@ -274,7 +271,7 @@ async function write(
     )
     const [isWritten, isOurs] = await Promise.all([carriedOut, advanced])
     if (!isWritten) throw new PlansRefused()
-    if (!isOurs) throw new ImportLeaseLost()
+    if (!isOurs) throw new LeaseLost()
     return progress.created
   })
   const count = resources.length + planned

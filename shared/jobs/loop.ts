@@ -1,6 +1,6 @@
 /** Loops, leases and pauses for worker jobs. PostgreSQL holds the work; wakes only reduce latency. */
 
-import { isUnavailable } from '../core/errors.ts'
+import { isUnavailable, LeaseLost } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
 import { type Lease, type LeaseTable, renewLeases } from '../postgres/leases.ts'
 import type { Services } from '../request/services.ts'
@@ -12,7 +12,7 @@ export interface Loop {
   stop(): Promise<void>
 }
 
-interface LoopOptions {
+export interface LoopOptions {
   readonly log: Logger
   readonly name: string
   /** Pause after a round that found no work or failed. */
@@ -113,9 +113,6 @@ function createOutage({ log, name, level = 'warn' }: LoopOptions) {
     },
   }
 }
-
-/** The work was leased to another worker or removed. */
-export class LeaseLost extends Error {}
 
 interface Renewal {
   readonly log: Logger

@@ -42,8 +42,10 @@ export function leaseValues({ key, token }: Lease): readonly (string | number)[]
   return [...key, token]
 }
 
-interface NextLease {
+export interface NextLease {
   readonly name: string
+  /** A join with other tables, for the conditions and the order. */
+  readonly join?: string
   /** A condition on the row `x`. */
   readonly where: string
   readonly values?: readonly unknown[]
@@ -56,14 +58,14 @@ interface NextLease {
 export async function leaseNext<Row>(
   connection: Connection,
   table: LeaseTable,
-  { name, where, values = [], orderBy, set, returning }: NextLease,
+  { name, join = '', where, values = [], orderBy, set, returning }: NextLease,
 ): Promise<(Row & Pick<Lease, 'token'>) | undefined> {
-  const columns = Object.keys(table.key).join(', ')
+  const columns = Object.keys(table.key).map((column) => `x.${column}`)
   const [row] = await connection.query<Row & Pick<Lease, 'token'>>({
     name,
     text: `update ${table.name} x set ${leaseRow(table, 'x')}, ${set}
-      where (${columns}) = (select ${columns} from ${table.name} x
-        where ${isFree(table, 'x')} and ${where} order by ${orderBy} limit 1 for update skip locked)
+      where (${columns}) = (select ${columns} from ${table.name} x ${join}
+        where ${isFree(table, 'x')} and ${where} order by ${orderBy} limit 1 for update of x skip locked)
       returning ${returning}, x.${table.token} as token`,
     values,
   })

@@ -2,7 +2,7 @@
 
 import {
   HttpError,
-  RunLeaseLost,
+  LeaseLost,
   StorageFull,
   serverTimeout,
   TransactionConflict,
@@ -44,7 +44,7 @@ export function toFailure(error: unknown, statement: Statement): Error {
   if (NO_ROOM.has(code)) {
     return new StorageFull('Database', new SqlError(code, undefined, what(statement)))
   }
-  if (code === RUN_LOST) return new RunLeaseLost()
+  if (code === RUN_LOST) return new LeaseLost()
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is an error in our own SQL, which holds no values.

@@ -37,7 +37,7 @@ import {
   startAsyncJob,
 } from '../../shared/bots/async-jobs.ts'
 import { leaseOccurrence, OCCURRENCES, releaseOccurrence } from '../../shared/bots/schedules.ts'
-import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
+import { HttpError, LeaseLost } from '../../shared/core/errors.ts'
 import { mapStrings } from '../../shared/fhir/json.ts'
 import { backoffMs, startLoop } from '../../shared/jobs/loop.ts'
 import type { Database } from '../../shared/postgres/database.ts'
@@ -155,7 +155,7 @@ async function noteIn(database: Database, lease: RunLease): Promise<boolean> {
   return await requireRunLease(database, lease).then(
     () => true,
     (error: unknown) => {
-      if (error instanceof RunLeaseLost) return false
+      if (error instanceof LeaseLost) return false
       throw error
     },
   )
@@ -170,7 +170,7 @@ export const BACK = { kind: 'back', delayMs: 0 } as const
 function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): boolean {
   if (!aborted) return false
   if (reason === SHUTDOWN) return failure === 'cancelled'
-  return reason instanceof RunLeaseLost
+  return reason instanceof LeaseLost
 }
 
 export function endAttempt(
@@ -186,7 +186,7 @@ export function endAttempt(
   const failure = isStopped ? 'interrupted' : result.failure
   const status = failure === 'interrupted' ? failure : result.status
   const audited = report.end(result, failure, bridge.made)
-  const isLost = signal.reason instanceof RunLeaseLost
+  const isLost = signal.reason instanceof LeaseLost
   if (isStopped) return { kind: 'done', reply: interrupted(runId), failure, audited, isLost }
   // An error after an outage is not the bot's answer: the caller gets 503 and may retry, or an interruption.
   if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
@@ -287,7 +287,7 @@ async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteRepl
       else if (lease !== undefined) await settleOccurrence(services, lease, job, reply)
       return
     } catch (error) {
-      if (error instanceof RunLeaseLost) return
+      if (error instanceof LeaseLost) return
       if (attempt === SETTLE_ATTEMPTS) throw error
       await new Promise((resolve) => setTimeout(resolve, attempt * PAUSE_MS))
     }

@@ -54,7 +54,7 @@ export interface RunParts {
   /** Their queue runs called bots in the slot of the caller. */
   readonly services: Services
   readonly loader: Loader
-  /** Errors: RunLeaseLost, which ends the run. */
+  /** Errors: LeaseLost, which ends the run. */
   markWrite(running: Running): Promise<void>
 }
 

@@ -3,7 +3,7 @@
  * in Redis survives this process, and the bridge tracks effects inside it.
  */
 import type { RunLease } from '../../shared/access/principal.ts'
-import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
+import { HttpError, LeaseLost } from '../../shared/core/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
 import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
@@ -137,7 +137,7 @@ export class Runner {
   }
 
   #stopRun({ runId }: ExecuteJob): () => void {
-    return () => this.#active.get(runId)?.abort(new RunLeaseLost())
+    return () => this.#active.get(runId)?.abort(new LeaseLost())
   }
 
   async #take(inHand: InHand): Promise<JobEnd> {
@@ -218,7 +218,7 @@ export class Runner {
       return await this.#runInSlot({ job, attempt, onRest, controller })
     } catch (error) {
       if (error === SHUTDOWN) return BACK
-      if (error instanceof RunLeaseLost) {
+      if (error instanceof LeaseLost) {
         const reply = interrupted(runId)
         return { kind: 'done', reply, failure: 'interrupted', isLost: true }
       }
@@ -278,10 +278,10 @@ export class Runner {
     }
   }
 
-  /** Errors: RunLeaseLost, which ends the run. */
+  /** Errors: LeaseLost, which ends the run. */
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
     if ((await this.#lives.noteWrite(job, attempt)) === 'wrote') return
-    const lost = new RunLeaseLost()
+    const lost = new LeaseLost()
     controller.abort(lost)
     throw lost
   }

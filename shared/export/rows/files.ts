@@ -1,11 +1,12 @@
 /** Export files: their blocks and their names. */
 
 import { typeNumber } from '../../fhir/definitions.ts'
+import { isHeld } from '../../jobs/part-queue.ts'
 import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
-import { isLeased, leaseValues } from '../../postgres/leases.ts'
+import { type Lease, leaseValues } from '../../postgres/leases.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
-import type { ExportPart, PartKind } from './jobs.ts'
+import type { PartKind } from './jobs.ts'
 import { type LeasedExportPart, PARTS, partLease } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
@@ -77,7 +78,7 @@ const BLOCKS_SQL = fixedSql(
           state = case when $6 then 'done' else p.state end,
           lease = case when $6 then null else p.lease end
         from export_job j where j.id = p.job and j.state = 'active'
-          and ${isLeased(PARTS, 'p')} and p.state = 'active' returning p.job, p.n),
+          and ${isHeld(PARTS, 'p')} returning p.job, p.n),
       w as (select jsonb_object_agg(name, files) as whole from (select name, count(*) as files
         from b where whole group by name) x having count(*) > 0),
       j as (update export_job j set numbers = j.numbers || (select jsonb_object_agg(name,
@@ -98,7 +99,7 @@ const BLOCKS_SQL = fixedSql(
 /** Records stored blocks, at most one per file. The last ones end their part. False when the lease or job has ended. */
 export async function addBlocks(
   connection: Connection,
-  { job, part }: LeasedExportPart,
+  taken: LeasedExportPart,
   { kind, blocks, reached, isLast }: WrittenBlocks,
 ): Promise<boolean> {
   const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
@@ -106,9 +107,9 @@ export async function addBlocks(
     name: 'export-blocks',
     text: BLOCKS_SQL(),
     values: [
-      ...leaseValues(partLease(job.id, part)),
+      ...leaseValues(partLease(taken)),
       reached.after,
-      part.types.length > 0 ? typeNumber(reached.type) : null,
+      taken.part.types.length > 0 ? typeNumber(reached.type) : null,
       isLast,
       kind,
       column(({ file }) => file.seq),
@@ -127,22 +128,17 @@ export async function addBlocks(
 /** SQL: increments the file number for the kind and type `f.name`. */
 const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
 
-export async function nameFile(
-  connection: Connection,
-  job: string,
-  part: ExportPart,
-  seq: number,
-): Promise<void> {
+export async function nameFile(connection: Connection, lease: Lease, seq: number): Promise<void> {
   await connection.query({
     name: 'export-file-name',
     text: `with f as (select f.kind || ' ' || f.type as name from export_file f
-        join export_part p on p.job = f.job and p.n = f.part and ${isLeased(PARTS, 'p')}
+        join export_part p on p.job = f.job and p.n = f.part and ${isHeld(PARTS, 'p')}
         where f.seq = $4 and f.number is null),
       j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
         from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
       update export_file set number = j.number from j
       where job = $1 and part = $2 and seq = $4`,
-    values: [...leaseValues(partLease(job, part)), seq],
+    values: [...leaseValues(lease), seq],
   })
 }
 

@@ -336,7 +336,8 @@ async function listChangedAbout(store: StoreContext, listing: Listing): Promise<
           and v.type = ${PROVENANCE} and v.id = e.id and v.ver = e.ver`,
       values: reading.values,
     })
-    const targets: { readonly row: ChangedRow; readonly target: { type: string; id: string } }[] = []
+    const targets: { readonly row: ChangedRow; readonly target: { type: string; id: string } }[] =
+      []
     for (const { content, ...row } of contents) {
       try {
         for (const text of provenanceTargets(content)) {

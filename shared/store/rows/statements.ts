@@ -11,7 +11,7 @@
  * writes share a statement; if it fails, they run one by one, so that each gets its own error.
  */
 import { batchInLanes, type Pending } from '../../core/batching.ts'
-import { RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
+import { LeaseLost, TransactionConflict } from '../../core/errors.ts'
 import { retryOnConflict } from '../../core/retry.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -276,7 +276,7 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
         })
       } catch (error) {
         // Without a response the commit state is unknown: do not write again.
-        const isOfOne = error instanceof SqlError || error instanceof RunLeaseLost
+        const isOfOne = error instanceof SqlError || error instanceof LeaseLost
         const again = error instanceof TransactionConflict || (isOfOne && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
           if (again) await retryOnConflict(() => alone(item)).then(resolve, reject)

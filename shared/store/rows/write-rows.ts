@@ -83,7 +83,7 @@ export interface Written {
   readonly hasEvents: boolean
 }
 
-/** A condition that holds, or ends the statement with RunLeaseLost; locks the rows until its end. */
+/** A condition that holds, or ends the statement with LeaseLost; locks the rows until its end. */
 export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
   const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
   const owners = bind(
@@ -102,7 +102,7 @@ export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): strin
     from (select distinct * from unnest(${owners}, ${runs}, ${counts}) as t(o, r, k)) t)`
 }
 
-/** Locks the row until the transaction ends. Errors: RunLeaseLost. */
+/** Locks the row until the transaction ends. Errors: LeaseLost. */
 export async function requireRunLease(
   connection: Connection,
   { owner, run, token }: RunLease,

@@ -1,14 +1,16 @@
 /** Imports the runner of parts, to interrupt an export at chosen lines. */
 import { randomBytes } from 'node:crypto'
 import t from 'tap'
+import { LeaseLost } from '../../../shared/core/errors.ts'
 import { createBlocks } from '../../../shared/export/block.ts'
 import { addBlocks, listFiles } from '../../../shared/export/rows/files.ts'
 import {
   type LeasedExportPart,
   leaseExportPart,
-  releasePart,
+  PARTS,
+  partLease,
 } from '../../../shared/export/rows/parts.ts'
-import { LeaseLost } from '../../../shared/jobs/loop.ts'
+import { RELEASE, releasePart } from '../../../shared/jobs/part-queue.ts'
 import type { Storage } from '../../../shared/outbound/storage/storage.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
@@ -101,13 +103,14 @@ t.test('resumes a part shared by several types', async (t) => {
   const reached = new Set<string>()
   const failures: unknown[] = []
   while (taken?.part.kind === 'listed' && most < 20) {
-    const { job, part } = taken
+    const { part } = taken
+    const lease = partLease(taken)
     token = part.token
     reached.add(`${part.type} ${part.after}`)
     most += 1
     await run(taken, failingAfter(most)).catch(async (error: unknown) => {
       failures.push(error)
-      await releasePart(database, job.id, part, false)
+      await releasePart(database, PARTS, lease, RELEASE)
     })
     taken = await leaseExportPart(database)
   }

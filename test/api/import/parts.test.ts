@@ -1,9 +1,10 @@
 /** Imports the parts of imports, to interrupt a part between its steps. */
 import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { readAhead } from '../../../shared/import/batches.ts'
-import { endPart, leaseImportPart, savePartProgress } from '../../../shared/import/parts.ts'
+import { endImportPart, leaseImportPart, savePartProgress } from '../../../shared/import/parts.ts'
 import { startImports } from '../../../shared/import/run.ts'
 import type { Connection } from '../../../shared/postgres/statement.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
@@ -20,6 +21,7 @@ const { admin, services } = botica
 const { database } = services
 const NEVER_MS = 3_600_000
 const DONE_MS = 120_000
+const READ_MS = 500
 
 async function begin(port: number, paths: readonly string[]): Promise<string> {
   const parameter = paths.map((path) => ({
@@ -95,11 +97,11 @@ t.test('waits for an earlier part that may contain a conditional reference targe
   t.same(body.error, [])
 })
 
-/** Sends the beginning of a longer input. */
-function breakOff(res: ServerResponse | undefined, text: string) {
-  res?.writeHead(200, { 'Content-Length': '100000' })
+/** Sends the beginning of a longer input. What is received but not read when the connection ends is lost. */
+async function breakOff(res: ServerResponse | undefined, text: string) {
   res?.write(text)
-  res?.socket?.end()
+  await delay(READ_MS)
+  res?.destroy()
 }
 
 async function errorsOf(body: Awaited<ReturnType<typeof ended>>['body']): Promise<string[]> {
@@ -118,7 +120,7 @@ t.test('counts blank lines before the place of an interruption', async (t) => {
 
   imports.wake()
   await until(async () => asked.length === 1, DONE_MS)
-  breakOff(asked[0]?.res, written)
+  await breakOff(asked[0]?.res, written)
   await until(async () => {
     imports.wake()
     return asked.length === 2
@@ -140,15 +142,12 @@ t.test('reports a source that fails next to the lines that were refused', async 
       imports.wake()
       return asked.length === attempt
     }, DONE_MS)
-    breakOff(asked.at(-1)?.res, attempt < 4 ? '' : read)
+    await breakOff(asked.at(-1)?.res, attempt < 4 ? ' ' : read)
   }
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }], error: [{ count: 2 }] })
-  t.match(await errorsOf(body), [
-    'Line 1, Missing id',
-    /^Line 3, The input could not be read/,
-  ])
+  t.match(await errorsOf(body), ['Line 1, Missing id', /^Line 3, The input could not be read/])
 })
 
 t.test('commits lines without waiting for the disk, and waits at the end of a part', async (t) => {
@@ -173,7 +172,7 @@ t.test('commits lines without waiting for the disk, and waits at the end of a pa
     true,
     'off',
   ])
-  t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
+  t.same(await waitsFor((connection) => endImportPart(connection, part)), [true, 'on'])
 })
 
 t.test('reads the next batch while the last one is processed', async (t) => {

@@ -8,13 +8,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Registry } from 'prom-client'
 import t from 'tap'
+import { LeaseLost } from '../../../shared/core/errors.ts'
 import { createExportMetrics } from '../../../shared/export/exporting.ts'
 import { cutList } from '../../../shared/export/rows/compartments.ts'
 import { cancelExport } from '../../../shared/export/rows/jobs.ts'
-import { leaseExportPart, renewLease } from '../../../shared/export/rows/parts.ts'
+import { leaseExportPart, PARTS, partLease } from '../../../shared/export/rows/parts.ts'
 import { startExports, sweepExport } from '../../../shared/export/run.ts'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
-import { LeaseLost } from '../../../shared/jobs/loop.ts'
+import { renewPart } from '../../../shared/jobs/part-queue.ts'
 import { openDisk } from '../../../shared/outbound/storage/disk.ts'
 import type { Storage } from '../../../shared/outbound/storage/storage.ts'
 import type { Services } from '../../../shared/request/services.ts'
@@ -90,7 +91,7 @@ t.test('keeps the lease of a part until its pending work ends, even if aborted',
   if (taken === undefined) throw new Error('There is no part')
   await cancelExport(database, exportId(url))
   await setLease(url, 'clock_timestamp()')
-  t.equal(await renewLease(database, exportId(url), taken.part), false, 'the worker is notified')
+  t.equal(await renewPart(database, PARTS, partLease(taken)), false, 'the worker is notified')
   const [row] = await database.query<{ isHeld: boolean }>({
     text: `select lease > clock_timestamp() as "isHeld" from export_part where job = $1`,
     values: [exportId(url)],

@@ -5,7 +5,7 @@
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { system } from '../../../shared/access/project-context.ts'
 import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError, isAbsent, RunLeaseLost } from '../../../shared/core/errors.ts'
+import { allOk, HttpError, isAbsent, LeaseLost } from '../../../shared/core/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
@@ -82,7 +82,7 @@ async function runJob(services: Services, job: UpkeepJob, signal: AbortSignal): 
     return isHeld ? outcome : 'lost'
   } catch (error) {
     if (!(error instanceof HttpError) || error.status >= 500) throw error
-    if (error instanceof RunLeaseLost) return 'lost'
+    if (error instanceof LeaseLost) return 'lost'
     log.warn({ job: job.id, kind: job.kind, reason: error.message }, 'An upkeep job was refused')
     const parameter = [{ name: 'outcome', resource: error.outcome }]
     if (!(await finish(services, job, { status: 'error', parameter }))) return 'lost'
@@ -144,7 +144,7 @@ async function finish(
     })
     return true
   } catch (error) {
-    if (error instanceof RunLeaseLost) return false
+    if (error instanceof LeaseLost) return false
     if (!(error instanceof JobFinished)) throw error
     return true
   }
