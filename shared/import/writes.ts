@@ -29,16 +29,23 @@ export interface WrittenPart extends LeasedImportPart {
 }
 
 interface WrittenLines {
-  readonly failed: number
+  failed: number
   /** Every resource was new, so planning the next lines pays off. */
-  readonly allNew: boolean
+  allNew: boolean
+}
+
+/** A batch of consecutive lines in work. */
+interface Batch {
+  readonly services: Services
+  readonly principal: Principal
+  readonly part: WrittenPart
+  readonly written: WrittenLines
 }
 
 const NEVER = new AbortController().signal
 
 /**
- * Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe;
- * LeaseLost.
+ * Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe; LeaseLost.
  */
 export async function writeLines(
   services: Services,
@@ -46,57 +53,33 @@ export async function writeLines(
   part: WrittenPart,
   { lines, plans }: ReadLines,
 ): Promise<WrittenLines> {
-  const units = loadUnits({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
-  await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
   const type = part.type ?? ''
+  const units = loadUnits({ kind: 'update', type, id: '' }) * lines.length
+  await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
+  const batch: Batch = { services, principal, part, written: { failed: 0, allNew: true } }
   const runs = splitRuns(type, lines)
-  if (plans !== undefined && plans.rows.length > 0) {
-    const written =
-      runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
-    if (written) return written
+  if (plans === undefined || plans.rows.length === 0) await writeRuns(batch, runs)
+  else if (runs.length > 1 || !(await carryOut(batch, lines, plans))) {
     const read = await readLines(services, principal, { type, lines, plans: undefined })
-    return writeRuns(services, principal, part, splitRuns(type, read.lines))
+    await writeRuns(batch, splitRuns(type, read.lines))
   }
-  return writeRuns(services, principal, part, runs)
+  return batch.written
 }
 
-async function writeRuns(
-  services: Services,
-  principal: Principal,
-  part: WrittenPart,
-  runs: readonly (readonly ReadLine[])[],
-): Promise<WrittenLines> {
-  const written: WrittenLines[] = []
+async function writeRuns(batch: Batch, runs: readonly (readonly ReadLine[])[]): Promise<void> {
   for (const run of runs) {
-    written.push(await refuseReplaced(services, principal, part, run))
-    const resolved = await resolveReferences(services, principal, run)
-    for (const lines of withoutLate(part, resolved)) {
-      const timed = await withTimes(services, principal, part, lines)
-      written.push(await writeOrHalve(services, principal, part, timed))
+    await refuseReplaced(batch, run)
+    const resolved = await resolveReferences(batch.services, batch.principal, run)
+    for (const lines of withoutLate(batch.part, resolved)) {
+      await writeOrHalve(batch, await withTimes(batch, lines))
     }
-  }
-  return together(written)
-}
-
-function together(written: readonly WrittenLines[]): WrittenLines {
-  return {
-    failed: written.reduce((sum, { failed }) => sum + failed, 0),
-    allNew: written.every(({ allNew }) => allNew),
   }
 }
 
 /** Waiting lines stay refused when later lines replace their resources: written last, they would undo these. */
-async function refuseReplaced(
-  services: Services,
-  principal: Principal,
-  part: WrittenPart,
-  lines: readonly ReadLine[],
-): Promise<WrittenLines> {
-  const written: WrittenLines[] = []
-  for (const line of lines.flatMap(({ id }) => part.late?.take(id) ?? [])) {
-    written.push(await write(services, principal, { place: part, lines: [line] }))
-  }
-  return together(written)
+async function refuseReplaced(batch: Batch, lines: readonly ReadLine[]): Promise<void> {
+  const replaced = lines.flatMap(({ id }) => batch.part.late?.take(id) ?? [])
+  for (const line of replaced) await write(batch, [line])
 }
 
 /** Leaves lines with missing targets to the end of the part. Returns the consecutive others. */
@@ -112,29 +95,23 @@ function withoutLate(
   return found.filter(({ length }) => length > 0)
 }
 
-interface PlannedLines {
-  readonly part: WrittenPart
-  readonly lines: readonly ReadLine[]
-  readonly plans: PlannedCreates
-}
-
-/** Returns undefined when the state differs from the plan. */
+/** False when the state differs from the plan. */
 async function carryOut(
-  services: Services,
-  principal: Principal,
-  { part, lines, plans }: PlannedLines,
-): Promise<WrittenLines | undefined> {
+  batch: Batch,
+  lines: readonly ReadLine[],
+  plans: PlannedCreates,
+): Promise<boolean> {
   try {
-    const resolved = await resolveReferences(services, principal, lines)
-    if (resolved.some(({ read }) => read instanceof MissingTarget)) return undefined
-    const timed = await withTimes(services, principal, part, resolved)
-    const replaced = await refuseReplaced(services, principal, part, lines)
-    const written = await write(services, principal, { place: part, lines: timed, plans })
-    return together([replaced, written])
+    const resolved = await resolveReferences(batch.services, batch.principal, lines)
+    if (resolved.some(({ read }) => read instanceof MissingTarget)) return false
+    const timed = await withTimes(batch, resolved)
+    await refuseReplaced(batch, lines)
+    await write(batch, timed, plans)
+    return true
   } catch (error) {
     const isRefused = error instanceof PlansRefused || error instanceof SqlError
     if (!isRefused) asLineError(error)
-    return undefined
+    return false
   }
 }
 
@@ -162,9 +139,7 @@ const SKIPPED = preconditionFailed()
 
 /** Stores the source's time, unless the resource returns to its origin. Plans already have it. */
 async function withTimes(
-  services: Services,
-  principal: Principal,
-  { type, mode }: LeasedImportPart,
+  { services, principal, part: { type, mode } }: Batch,
   lines: readonly ReadLine[],
 ): Promise<readonly ReadLine[]> {
   const skips = mode === 'ifNoneMatch'
@@ -185,15 +160,10 @@ async function withTimes(
   })
 }
 
-async function writeOrHalve(
-  services: Services,
-  principal: Principal,
-  part: WrittenPart,
-  lines: readonly ReadLine[],
-): Promise<WrittenLines> {
-  if (lines.length === 0) return { failed: 0, allNew: true }
+async function writeOrHalve(batch: Batch, lines: readonly ReadLine[]): Promise<void> {
+  if (lines.length === 0) return
   try {
-    return await write(services, principal, { place: part, lines })
+    await write(batch, lines)
   } catch (error) {
     const refusal = asLineError(error)
     const writable = lines.filter((line) => plannedId(line) !== undefined)
@@ -201,29 +171,20 @@ async function writeOrHalve(
       const settled = lines.map((line) =>
         plannedId(line) === undefined ? line : { ...line, read: refusal },
       )
-      const written: WrittenLines[] = []
-      for (const some of withoutLate(part, settled)) {
-        written.push(await write(services, principal, { place: part, lines: some }))
-      }
-      return together(written)
+      for (const some of withoutLate(batch.part, settled)) await write(batch, some)
+      return
     }
     const half = Math.ceil(lines.length / 2)
-    const first = await writeOrHalve(services, principal, part, lines.slice(0, half))
-    return together([first, await writeOrHalve(services, principal, part, lines.slice(half))])
+    await writeOrHalve(batch, lines.slice(0, half))
+    await writeOrHalve(batch, lines.slice(half))
   }
 }
 
-interface LinesOfPart {
-  readonly place: LeasedImportPart
-  readonly lines: readonly ReadLine[]
-  readonly plans?: PlannedCreates | undefined
-}
-
 async function write(
-  services: Services,
-  principal: Principal,
-  { place: { job, part, token, type, mode }, lines, plans }: LinesOfPart,
-): Promise<WrittenLines> {
+  { services, principal, part: { job, part, token, type, mode }, written }: Batch,
+  lines: readonly ReadLine[],
+  plans?: PlannedCreates,
+): Promise<void> {
   const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
   const planned = plans?.rows.length ?? 0
   const refused = lines.flatMap(({ number, read }) =>
@@ -236,7 +197,7 @@ async function write(
   )
   const first = lines[0]
   const last = lines.at(-1)
-  if (first === undefined || last === undefined) return { failed: 0, allNew: true }
+  if (first === undefined || last === undefined) return
   const options = { keepId: true, onlyIfAbsent: mode === 'ifNoneMatch' }
   const created = await services.repository.transaction(async (transaction) => {
     // Pipelined with the statements below.
@@ -248,12 +209,12 @@ async function write(
       principal,
       resources.map(({ id = '' }) => ({ type: type ?? '', id })),
     )
-    const written = await transaction.runParallel<WriteResult>(
+    const results = await transaction.runParallel<WriteResult>(
       resources.map((resource) => (inner) => inner.update(principal, resource, options)),
       (_, error) => error,
     )
     const count = (outcome: WriteResult['outcome']) =>
-      written.filter((result) => result.outcome === outcome).length
+      results.filter((result) => result.outcome === outcome).length
     const progress: ImportProgress = {
       job,
       part,
@@ -274,8 +235,8 @@ async function write(
     if (!isOurs) throw new LeaseLost()
     return progress.created
   })
-  const count = resources.length + planned
-  return { failed: failures.length, allNew: created === count }
+  written.failed += failures.length
+  written.allNew &&= created === resources.length + planned
 }
 
 /** A line of an error file. */
