@@ -5,7 +5,6 @@ import { isAbsent } from '../core/errors.ts'
 import { asArray, type Resource } from '../fhir/resource.ts'
 import { purge } from '../jobs/upkeep/maintenance.ts'
 import type { Storage } from '../outbound/storage/storage.ts'
-import type { Lease } from '../postgres/leases.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { restEvent } from '../request/admin-audit.ts'
 import { type Output, parametersResource } from '../request/parameters.ts'
@@ -15,8 +14,7 @@ import type { Repository } from '../store/repository.ts'
 import type { Version } from '../store/rows/version.ts'
 import { contentHeaders, fileKey } from './file.ts'
 import { deleteOldExports, listFiles } from './rows/files.ts'
-import { addExport, cancelExport, type ExportJob, failExport } from './rows/jobs.ts'
-import { completeExport } from './rows/parts.ts'
+import { addExport, type ExportJob } from './rows/jobs.ts'
 
 /** Adds the export and its BulkDataExport, authored by the caller. False when `most` are already waiting. */
 export async function beginExport(
@@ -46,72 +44,37 @@ export async function beginExport(
   })
 }
 
-type ExportEnd =
-  | {
-      readonly status: 'completed'
-      readonly lease: Lease
-      readonly files: ExportFiles
-    }
-  | { readonly status: 'cancelled'; readonly caller: BulkCaller }
-  /** `isRevoked`: existing files are removed too. */
-  | {
-      readonly status: 'error'
-      readonly failure: NonNullable<ExportJob['failure']>
-      readonly isRevoked?: boolean
-    }
+interface ExportEnd {
+  readonly status: 'completed' | 'cancelled' | 'error'
+  /** False when the job or the lease has ended. */
+  endRow(connection: Connection): Promise<boolean>
+  /** Of a completed export. */
+  readonly files?: ExportFiles
+  /** Default: the caller of the kick-off. */
+  readonly caller?: BulkCaller
+}
 
 /** Ends the job and its record and adds the AuditEvent, all or nothing. False when the job or the lease has ended. */
 export async function endExport(
-  { repository, principals, config }: Services,
+  { repository, principals }: Services,
   job: ExportJob,
-  end: ExportEnd,
+  { status, endRow, files, caller }: ExportEnd,
 ): Promise<boolean> {
   const { id, input } = job
   const project = await principals.project(input.projectId)
   return repository.transaction(async (transaction) => {
-    const endJob = (connection: Connection) => endRow(connection, job, end, config.exportTtlHours)
-    if (!(await transaction.withConnection(endJob))) return false
+    if (!(await transaction.withConnection(endRow))) return false
     if (project === undefined) return true
-    const { status } = end
-    const shown = { status, ...(status === 'completed' ? shownFiles(end.files) : {}) }
     const author = servicePrincipal(project, { profile: input.profile })
-    await changeRecord(transaction, author, id, shown)
+    await changeRecord(transaction, author, id, { status, ...(files && shownFiles(files)) })
     if (status === 'error') return true
-    const reference = `BulkDataExport/${id}`
-    await (status === 'completed'
-      ? recordBulk({ repository: transaction }, exportOwner(project, job), {
-          reference,
-          step: 'completed',
-          details: totals(job, end.files),
-        })
-      : recordBulk({ repository: transaction }, end.caller, {
-          reference,
-          step: 'cancel',
-          details: { before: job.state },
-        }))
+    await recordBulk({ repository: transaction }, caller ?? exportOwner(project, job), {
+      reference: `BulkDataExport/${id}`,
+      step: status === 'completed' ? status : 'cancel',
+      details: files === undefined ? { before: job.state } : totals(job, files),
+    })
     return true
   })
-}
-
-function endRow(
-  connection: Connection,
-  { id }: ExportJob,
-  end: ExportEnd,
-  keepHours: number,
-): Promise<boolean> {
-  switch (end.status) {
-    case 'completed':
-      return completeExport(connection, end.lease, keepHours)
-    case 'cancelled':
-      return cancelExport(connection, id)
-    case 'error': {
-      const { failure, isRevoked = false } = end
-      return failExport(connection, id, failure, {
-        isRevoked,
-        keepHours: isRevoked ? 1 : keepHours,
-      })
-    }
-  }
 }
 
 function totals({ issues }: ExportJob, { output }: ExportFiles): BulkRecord['details'] {

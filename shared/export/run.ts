@@ -31,6 +31,7 @@ import {
 import {
   addIssues,
   type ExportJob,
+  failExport,
   hasType,
   type LineWriter,
   type PlannedJob,
@@ -39,6 +40,7 @@ import {
 } from './rows/jobs.ts'
 import {
   clearMembers,
+  completeExport,
   finishPlan,
   type LeasedExportPart,
   leaseExportPart,
@@ -211,9 +213,13 @@ async function close(run: PartRun): Promise<void> {
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
-  const lease = partLease(taken)
-  if (!(await endExport(services, job, { status: 'completed', lease, files })))
-    throw new LeaseLost()
+  const { exportTtlHours } = services.config
+  const isEnded = await endExport(services, job, {
+    status: 'completed',
+    files,
+    endRow: (connection) => completeExport(connection, partLease(taken), exportTtlHours),
+  })
+  if (!isEnded) throw new LeaseLost()
 }
 
 const NO_TYPE = 'A part of an export has no type'
@@ -291,7 +297,11 @@ async function afterFailure(
   if (!isLast) return { pauseMs: PAUSE_MS, isFailed: true }
   const failure =
     error instanceof ExportAborted ? error.failure : { status: 500, text: 'The export failed' }
-  await endExport(services, job, { status: 'error', failure })
+  const options = { keepHours: services.config.exportTtlHours, isRevoked: false }
+  await endExport(services, job, {
+    status: 'error',
+    endRow: (connection) => failExport(connection, job.id, failure, options),
+  })
   return undefined
 }
 

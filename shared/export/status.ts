@@ -22,7 +22,14 @@ import { isUuid } from '../store/rows/context.ts'
 import { buildManifest, endExport, manifestText, recordBulk, statusUrl } from './announce.ts'
 import { fileReply } from './file.ts'
 import { addPage } from './rows/files.ts'
-import { type ExportJob, exportProgress, extendForDownload, readExport } from './rows/jobs.ts'
+import {
+  cancelExport,
+  type ExportJob,
+  exportProgress,
+  extendForDownload,
+  failExport,
+  readExport,
+} from './rows/jobs.ts'
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
@@ -80,9 +87,14 @@ export async function findExport(
 }
 
 export async function failRevokedExport(services: Services, job: ExportJob): Promise<void> {
-  await endExport(services, job, { status: 'error', failure: REVOKED, isRevoked: true })
+  await endExport(services, job, {
+    status: 'error',
+    endRow: (connection) => failExport(connection, job.id, REVOKED, REMOVED),
+  })
 }
 
+/** Existing files are removed, too. */
+const REMOVED = { keepHours: 1, isRevoked: true }
 const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
 
 /** Files hold the member's access at kick-off. Errors: 403 if it differs now, except for unrestricted admins. */
@@ -104,7 +116,11 @@ export async function cancelJob(
   principal: Principal,
   job: ExportJob,
 ): Promise<void> {
-  const isFirst = await endExport(services, job, { status: 'cancelled', caller: principal })
+  const isFirst = await endExport(services, job, {
+    status: 'cancelled',
+    caller: principal,
+    endRow: (connection) => cancelExport(connection, job.id),
+  })
   if (!isFirst) throw notFound()
   await wakeWorkers(services.bus, 'export')
 }

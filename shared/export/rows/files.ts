@@ -2,7 +2,6 @@
 
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isHeld } from '../../jobs/part-queue.ts'
-import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
 import { type Lease, leaseValues } from '../../postgres/leases.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
@@ -56,23 +55,11 @@ interface WrittenBlocks {
   readonly isLast: boolean
 }
 
-/** $1 to $3: the part, $4 and $5: its progress, $6: whether it ends here, $7: the kind of its files, then columns. */
-const BLOCK_COLUMNS = [
-  '$8::int[]',
-  '$9::text[]',
-  '$10::bigint[]',
-  '$11::bigint[]',
-  '$12::bigint[]',
-  '$13::bigint[]',
-  '$14::text[]',
-  '$15::boolean[]',
-  '$16::boolean[]',
-]
-const BLOCKS_SQL = fixedSql(
-  () => `with b as (select x.*, $7::text || ' ' || x.type as name,
+/** $1 to $3: the part, $4 and $5: its progress, $6: whether it ends here, $7: the kind of its files, $8: the blocks. */
+const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
-        from ${dialect.unnest(...BLOCK_COLUMNS)}
-          x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
+        from jsonb_to_recordset($8::jsonb) as x(seq int, type text, rows bigint, bytes bigint, packed bigint,
+          crc bigint, block jsonb, whole boolean, goes_on boolean)),
       p as (update export_part p set after = $4, type = coalesce($5, p.type),
           rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
           state = case when $6 then 'done' else p.state end,
@@ -87,14 +74,13 @@ const BLOCKS_SQL = fixedSql(
       f as (insert into export_file as f
           (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, goes_on, number)
         select p.job, p.n, b.seq, $7, b.type, b.rows, b.bytes, b.packed, b.crc,
-          jsonb_build_array(b.block::jsonb), b.goes_on, case when b.whole
+          jsonb_build_array(b.block), b.goes_on, case when b.whole
             then (j.numbers->>b.name)::int - (j.whole->>b.name)::int + b.place end
         from p cross join b left join j on true
         on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
           bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
           crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number)
-      select n from p`,
-)
+      select n from p`
 
 /** Records stored blocks, at most one per file. The last ones end their part. False when the lease or job has ended. */
 export async function addBlocks(
@@ -102,25 +88,21 @@ export async function addBlocks(
   taken: LeasedExportPart,
   { kind, blocks, reached, isLast }: WrittenBlocks,
 ): Promise<boolean> {
-  const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
+  const rows = blocks.map(({ file, block, isWhole }) => {
+    const { seq, type, crc, goesOn } = file
+    const [, , bytes, packed, rows] = block
+    return { seq, type, rows, bytes, packed, crc, block, whole: isWhole, goes_on: goesOn }
+  })
   return await hasRows(connection, {
     name: 'export-blocks',
-    text: BLOCKS_SQL(),
+    text: BLOCKS_SQL,
     values: [
       ...leaseValues(partLease(taken)),
       reached.after,
       taken.part.types.length > 0 ? typeNumber(reached.type) : null,
       isLast,
       kind,
-      column(({ file }) => file.seq),
-      column(({ file }) => file.type),
-      column(({ block: [, , , , rows] }) => rows),
-      column(({ block: [, , bytes] }) => bytes),
-      column(({ block: [, , , packed] }) => packed),
-      column(({ file }) => file.crc),
-      column(({ block }) => JSON.stringify(block)),
-      column(({ isWhole }) => isWhole),
-      column(({ file }) => file.goesOn),
+      JSON.stringify(rows),
     ],
   })
 }

@@ -2,7 +2,6 @@
 
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { endPartSql, isHeld, leasePart, type PartTable } from '../../jobs/part-queue.ts'
-import { dialect } from '../../postgres/chosen-dialect.ts'
 import { type Lease, leaseValues } from '../../postgres/leases.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { ExportJob, ExportPart } from './jobs.ts'
@@ -96,22 +95,18 @@ export async function finishPlan(
   plan: Lease,
   parts: readonly NewPart[],
 ): Promise<boolean> {
-  const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
+  const rows = parts.map(({ type, types, ...part }) => ({
+    ...part,
+    type: type && typeNumber(type),
+    types: types.length === 0 ? undefined : types.map(typeNumber),
+  }))
   return await hasRows(connection, {
     name: 'export-planned',
     text: `with p as (${endPartSql(PARTS)})
       insert into export_part (job, n, kind, type, types, low, high)
-      select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high
-      from p cross join ${dialect.unnest('$4::int[]', '$5::text[]', '$6::smallint[]', '$7::text[]', '$8::uuid[]', '$9::uuid[]')} x(n, kind, type, types, low, high) returning n`,
-    values: [
-      ...leaseValues(plan),
-      column((part) => part.n),
-      column(({ kind }) => kind),
-      column(({ type }) => type && typeNumber(type)),
-      column(({ types }) => (types.length === 0 ? null : `{${types.map(typeNumber)}}`)),
-      column(({ low }) => low),
-      column(({ high }) => high),
-    ],
+      select p.job, x.* from p cross join jsonb_to_recordset($4::jsonb)
+        as x(n int, kind text, type smallint, types smallint[], low uuid, high uuid) returning n`,
+    values: [...leaseValues(plan), JSON.stringify(rows)],
   })
 }
 
