@@ -1,17 +1,17 @@
-/** Public view of an export: its BulkDataExport, AuditEvents, manifest and AsyncJob. */
+/** Public view of an export: its BulkDataExport, manifest and AsyncJob. */
 import { type Principal, type ProjectContext, servicePrincipal } from '../access/principal.ts'
 import { system } from '../access/project-context.ts'
 import { isAbsent } from '../core/errors.ts'
-import { asArray, type Resource } from '../fhir/resource.ts'
+import type { Resource } from '../fhir/resource.ts'
 import { purge } from '../jobs/upkeep/maintenance.ts'
 import type { Storage } from '../outbound/storage/storage.ts'
 import type { Connection } from '../postgres/statement.ts'
-import { restEvent } from '../request/admin-audit.ts'
-import { type Output, parametersResource } from '../request/parameters.ts'
+import { parametersResource } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
 import type { Services } from '../request/services.ts'
 import type { Repository } from '../store/repository.ts'
 import type { Version } from '../store/rows/version.ts'
+import { type BulkCaller, type BulkRecord, fileOutputs, jobVersion, recordBulk } from './bulk-jobs.ts'
 import { contentHeaders, fileKey } from './file.ts'
 import { deleteOldExports, listFiles } from './rows/files.ts'
 import { addExport, type ExportJob } from './rows/jobs.ts'
@@ -124,36 +124,6 @@ function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller 
   return { project, profile, profileDisplay: undefined, membershipId }
 }
 
-type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
-
-interface BulkRecord {
-  readonly reference: string
-  readonly step: 'kick-off' | 'completed' | 'download' | 'cancel'
-  readonly details: Readonly<Record<string, string | number>>
-}
-
-/** Writes an AuditEvent about an export or import, without content. */
-export async function recordBulk(
-  { repository }: Pick<Services, 'repository'>,
-  { project, profile, profileDisplay, membershipId }: BulkCaller,
-  { reference, step, details }: BulkRecord,
-): Promise<void> {
-  const detail = Object.entries(details).map(([type, value]) => ({
-    type,
-    valueString: String(value),
-  }))
-  const entity = { what: { reference }, detail }
-  const event = restEvent({ profile, membershipId }, project, 'operation', entity)
-  const subtype = { system: 'http://hl7.org/fhir/uv/bulkdata', code: step }
-  // An AsyncJob is not a stored resource.
-  const unchecked = { ...project, checkReferencesOnWrite: false }
-  await repository.create(servicePrincipal(unchecked, { profile, profileDisplay }), {
-    ...event,
-    subtype: [...asArray(event.subtype), subtype],
-    action: step === 'download' ? 'R' : 'E',
-  })
-}
-
 interface ExportFiles {
   readonly transactionTime: string | undefined
   readonly requiresAccessToken: boolean
@@ -237,23 +207,4 @@ export async function exportAsJob(services: Services, job: ExportJob): Promise<V
     ...(at === null ? {} : { transactionTime: at.toISOString() }),
     ...(files === undefined ? {} : { output: parametersResource(outputs) }),
   })
-}
-
-export function fileOutputs(
-  name: string,
-  files: readonly Pick<ListedFile, 'type' | 'url'>[],
-): readonly Output[] {
-  return files.map(({ type, url }) => {
-    const parts: readonly Output[] = [
-      ['type', 'valueCode', type],
-      ['url', 'valueUri', url],
-    ]
-    return [name, 'part', parts]
-  })
-}
-
-export function jobVersion(id: string, lastUpdated: Date, members: object): Version {
-  const meta = { versionId: '1', lastUpdated: lastUpdated.toISOString() }
-  const content = JSON.stringify({ resourceType: 'AsyncJob', id, meta, ...members })
-  return { type: 'AsyncJob', id, ver: 1, lastUpdated, content, metaAt: 0, metaExtension: '' }
 }

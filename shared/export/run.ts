@@ -12,6 +12,7 @@ import type { Services } from '../request/services.ts'
 import type { StoreContext } from '../store/rows/context.ts'
 import { buildManifest, endExport } from './announce.ts'
 import { createBlocks } from './block.ts'
+import { activePrincipal } from './bulk-jobs.ts'
 import {
   createPace,
   ExportAborted,
@@ -50,7 +51,7 @@ import {
 import { planExport, startExport } from './rows/plan.ts'
 import { readDeleted, readPart } from './rows/read.ts'
 import { isListed } from './rows/select.ts'
-import { activePrincipal, failRevokedExport } from './status.ts'
+import { failRevokedExport } from './status.ts'
 import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 
 const AT_ONCE = 2

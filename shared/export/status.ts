@@ -2,7 +2,6 @@
 
 import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { Cache } from '../core/cache.ts'
 import {
   accepted,
   forbiddenByPlatform,
@@ -11,15 +10,21 @@ import {
   methodNotAllowed,
   notFound,
   outcome,
-  tooManyRequests,
 } from '../core/errors.ts'
-import { type Acting, actingSession, coversScope } from '../identity/principals.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
-import { emptyReply, outcomeReply } from '../request/reply.ts'
+import { outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { isUuid } from '../store/rows/context.ts'
-import { buildManifest, endExport, manifestText, recordBulk, statusUrl } from './announce.ts'
+import { buildManifest, endExport, manifestText, statusUrl } from './announce.ts'
+import {
+  activePrincipal,
+  limitPolling,
+  manifestReply,
+  maySeeJob,
+  progressReply,
+  recordBulk,
+} from './bulk-jobs.ts'
 import { fileReply } from './file.ts'
 import { addPage } from './rows/files.ts'
 import {
@@ -75,11 +80,7 @@ export async function findExport(
 ): Promise<ExportJob> {
   const job = isUuid(id) ? await readExport(services.database, id) : undefined
   if (job === undefined) throw notFound()
-  const isHere = job.project === principal.project.number
-  const isOwn =
-    job.input.membershipId === principal.membershipId && coversScope(principal, job.input)
-  const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
-  if (!maySee) throw notFound()
+  if (!maySeeJob(principal, { project: job.project, caller: job.input })) throw notFound()
   if (job.state === 'error' || (await activePrincipal(services, job.input)) !== undefined)
     return job
   await failRevokedExport(services, job)
@@ -164,22 +165,13 @@ function exportError({ id, failure }: ExportJob): HttpError {
   )
 }
 
-const SLOW_FROM_MS = 10_000
-const MOST_SECONDS = 10
-
 async function running(
   services: Services,
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
   const { done, total, ageMs } = await exportProgress(services.database, job.id)
-  const percent = Math.floor((100 * done) / Math.max(1, total))
-  const seconds = Math.min(MOST_SECONDS, Math.max(1, Math.floor(ageMs / SLOW_FROM_MS)))
-  const reply = emptyReply(202, {
-    'X-Progress': `${percent}% complete, ${done} of ${total} parts`,
-    'Retry-After': String(seconds),
-    'Cache-Control': 'no-store',
-  })
+  const reply = progressReply({ share: done / Math.max(1, total), done, total, ageMs })
   const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
   if (page === undefined) return reply
   const headers = { ...reply.headers, 'Content-Type': 'application/json' }
@@ -194,15 +186,7 @@ async function complete(
 ): Promise<FhirReply> {
   const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
   const manifest = page ?? (await finalManifest(services, principal, job))
-  return {
-    status: 200,
-    headers: {
-      'Content-Type': 'application/json',
-      'Cache-Control': 'private, no-store',
-      ...(job.expires === null ? {} : { Expires: job.expires.toUTCString() }),
-    },
-    body: manifestText(manifest),
-  }
+  return manifestReply(manifestText(manifest), job.expires)
 }
 
 /** Presigned URLs count as a download. Errors: 404. */
@@ -226,23 +210,6 @@ function recordDownload(
   return recordBulk(services, principal, { reference, step: 'download', details })
 }
 
-const BUCKET = 30
-const REFILL_PER_SECOND = 5
-const polled = new Cache<string, { left: number; at: number }>({
-  name: 'export-polls',
-  max: 10_000,
-})
-
-/** Errors: 429 for sustained polling many times a second. */
-export function limitPolling(id: string): void {
-  const now = Date.now()
-  const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
-  const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
-  // A rejected call takes no token, so even a fast caller gets an occasional answer.
-  polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
-  if (filled < 1) throw tooManyRequests(1)
-}
-
 // `allowPartialManifests`: a published page never changes, except that it gains a link to the next one.
 // https://build.fhir.org/ig/HL7/bulk-data/export.html
 
@@ -264,15 +231,3 @@ async function manifestPage(services: Services, job: ExportJob, { query }: Statu
 }
 
 type StatusRequest = Pick<FhirRequest, 'query'>
-
-type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
-
-export async function activePrincipal(
-  { principals }: Services,
-  caller: Caller,
-): Promise<Principal | undefined> {
-  const session = await actingSession(principals, caller)
-  if (session === undefined) return undefined
-  const { profile, clientId } = caller
-  return { ...session.principal, profile, clientId }
-}

@@ -8,12 +8,19 @@ import {
   notFound,
   type OperationOutcome,
 } from '../core/errors.ts'
-import { fileOutputs, jobVersion, recordBulk } from '../export/announce.ts'
-import { limitPolling } from '../export/status.ts'
-import { type Acting, coversScope } from '../identity/principals.ts'
+import {
+  fileOutputs,
+  jobVersion,
+  limitPolling,
+  manifestReply,
+  maySeeJob,
+  progressReply,
+  recordBulk,
+} from '../export/bulk-jobs.ts'
+import type { Acting } from '../identity/principals.ts'
 import { type Connection, hasRows } from '../postgres/statement.ts'
 import { type Output, parametersResource } from '../request/parameters.ts'
-import { absoluteUrl, emptyReply, outcomeReply } from '../request/reply.ts'
+import { absoluteUrl, outcomeReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { isUuid } from '../store/rows/context.ts'
@@ -162,7 +169,6 @@ export async function removeOldImports(database: Connection, ttlHours: number): 
 const PATH =
   /^bulkdata\/import\/([0-9a-f-]{36})(?:\/files\/([1-9]\d{0,5})\.OperationOutcome\.ndjson)?$/
 const HOUR_MS = 3_600_000
-const MOST_RETRY_SECONDS = 10
 const ERRORS_AT_ONCE = 1000
 
 export function importUrl(services: Services, id: string): string {
@@ -204,7 +210,8 @@ export async function findImport(
   id: string,
 ): Promise<FoundImport | undefined> {
   const found = isUuid(id) ? await readImport(database, id) : undefined
-  return found !== undefined && maySee(principal, found.job) ? found : undefined
+  if (found === undefined || found.job.state === 'cancelled') return undefined
+  return maySeeJob(principal, found.job) ? found : undefined
 }
 
 /** Cancels a running import or removes an ended one. Errors: 404 when another call was first. */
@@ -224,30 +231,14 @@ export async function endImport(
   })
 }
 
-function maySee(principal: Principal, { project, caller, state }: ImportJob): boolean {
-  if (state === 'cancelled') return false
-  if (principal.isSuperAdmin) return true
-  const isOwn = caller.membershipId === principal.membershipId && coversScope(principal, caller)
-  return project === principal.project.number && (isOwn || principal.isProjectAdmin)
-}
-
 function status(services: Services, job: ImportJob, parts: readonly ImportPart[]): FhirReply {
   if (job.state === 'active') return running(job, parts)
   if (job.failure !== null) {
     const isClients = job.failure.id === 'forbidden'
     throw new HttpError(isClients ? 403 : 500, job.failure)
   }
-  return {
-    status: 200,
-    headers: {
-      'Content-Type': 'application/json',
-      'Cache-Control': 'private, no-store',
-      Expires: new Date(
-        endedAt(job).getTime() + services.config.exportTtlHours * HOUR_MS,
-      ).toUTCString(),
-    },
-    body: JSON.stringify(importManifest(services, job, parts)),
-  }
+  const expires = new Date(endedAt(job).getTime() + services.config.exportTtlHours * HOUR_MS)
+  return manifestReply(JSON.stringify(importManifest(services, job, parts)), expires)
 }
 
 function endedAt({ ended, added }: ImportJob): Date {
@@ -285,11 +276,11 @@ function importManifest(services: Services, job: ImportJob, parts: readonly Impo
 function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
   const done = parts.filter(({ state }) => state === 'done').length
   const share = parts.reduce((sum, { progress }) => sum + progress, 0) / Math.max(parts.length, 1)
-  const seconds = Math.ceil((Date.now() - job.added.getTime()) / 10_000)
-  return emptyReply(202, {
-    'X-Progress': `${Math.floor(share * 100)}% complete, ${done} of ${parts.length} parts`,
-    'Retry-After': String(Math.min(Math.max(seconds, 1), MOST_RETRY_SECONDS)),
-    'Cache-Control': 'no-store',
+  return progressReply({
+    share,
+    done,
+    total: parts.length,
+    ageMs: Date.now() - job.added.getTime(),
   })
 }
 

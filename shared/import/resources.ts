@@ -14,7 +14,7 @@ import {
   tooManyRequests,
   withExpression,
 } from '../core/errors.ts'
-import { recordBulk } from '../export/announce.ts'
+import { recordBulk } from '../export/bulk-jobs.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
 import { toBinaryPath } from '../request/binary/attachments.ts'
