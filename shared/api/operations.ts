@@ -1,10 +1,10 @@
 /** All operations of the service, for routing, the CapabilityStatement and checks. */
 
 import { execute } from '../bots/execute.ts'
-import { exportData } from '../export/export.ts'
+import { exportData } from '../export/kick-off.ts'
 import { graphql } from '../graphql/operation.ts'
-import { importRows } from '../import/import.ts'
-import { importResources } from '../import/resources.ts'
+import { importRows } from '../import/terminology-import.ts'
+import { importResources } from '../import/kick-off.ts'
 import { expunge, reindex } from '../jobs/async-requests.ts'
 import { agentStats, fetchLogs, reloadConfig, upgrade } from '../operations/agents/commands.ts'
 import { push } from '../operations/agents/push.ts'

@@ -8,7 +8,7 @@ import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
 import { endPart } from '../jobs/part-queue.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
-import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './exporting.ts'
+import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './worker-services.ts'
 import { BLOCK_BYTES, blockKey } from './file.ts'
 import {
   addBlocks,

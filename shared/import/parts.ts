@@ -5,7 +5,7 @@ import { endPartSql, isHeld, leasePart, type PartTable } from '../jobs/part-queu
 import { dialect } from '../postgres/chosen-dialect.ts'
 import { deleteLeased, type Lease, leaseValues, updateLeased } from '../postgres/leases.ts'
 import { type Connection, hasRows } from '../postgres/statement.ts'
-import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
+import type { ImportCaller, ImportInput, ImportMode } from './jobs.ts'
 
 export interface LeasedImportPart extends ImportInput {
   readonly job: string

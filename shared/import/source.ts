@@ -16,9 +16,9 @@ import {
 import { readChunks, readStored, readWholeStored } from '../outbound/storage/storage.ts'
 import { type BinaryContent, openContent, readBinaryContent } from '../request/binary/content.ts'
 import type { Services } from '../request/services.ts'
-import type { ImportInput } from './imports.ts'
+import type { ImportInput } from './jobs.ts'
 import { isImportable } from './lines.ts'
-import { importAddress, takesHttp } from './resources.ts'
+import { importAddress, takesHttp } from './kick-off.ts'
 
 type Chunks = AsyncIterable<Buffer>
 

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { readConfig } from '../../../shared/core/config/config.ts'
 import { createLogger } from '../../../shared/core/log.ts'
-import { createPace } from '../../../shared/export/exporting.ts'
+import { createPace } from '../../../shared/export/pace.ts'
 import { openRedis } from '../../../shared/redis/redis.ts'
 import { publishWebLoad, watchWebLoad } from '../../../shared/redis/web-load.ts'
 import { until } from '../../fixtures/botica.ts'

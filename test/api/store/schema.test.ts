@@ -245,7 +245,7 @@ t.test('uses server-local locks and transactions in listed files only', (t) => {
     [
       'shared/export/rows/jobs.ts',
       'shared/identity/signing-keys.ts',
-      'shared/import/imports.ts',
+      'shared/import/jobs.ts',
       'shared/jobs/upkeep/upkeep.ts',
       'shared/postgres/postgres-dialect.ts',
       'shared/postgres/transaction.ts',

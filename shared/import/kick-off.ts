@@ -28,7 +28,7 @@ import {
   type ImportMode,
   importUrl,
   type NewImport,
-} from './imports.ts'
+} from './jobs.ts'
 import { isImportable } from './lines.ts'
 
 const FORMATS: ReadonlySet<string> = new Set([

@@ -10,7 +10,7 @@ import type { Connection } from '../postgres/statement.ts'
 import type { Services } from '../request/services.ts'
 import { PlannedCreates } from '../store/write/planned-rows.ts'
 import { readAhead, readLineBatches } from './batches.ts'
-import { type ImportPart, readImport, removeOldImports } from './imports.ts'
+import { type ImportPart, readImport, removeOldImports } from './jobs.ts'
 import {
   type ImportLine,
   isRefusal,

@@ -14,14 +14,14 @@ import { buildManifest, endExport } from './announce.ts'
 import { createBlocks } from './block.ts'
 import { activePrincipal } from './bulk-jobs.ts'
 import {
-  createPace,
   ExportAborted,
   type Exporting,
   type ExportMetrics,
   openSources,
   storageFailed,
-} from './exporting.ts'
+} from './worker-services.ts'
 import { blockKey, fileKey, plainContent } from './file.ts'
+import { createPace } from './pace.ts'
 import {
   deleteExportRows,
   endedExport,

@@ -1,10 +1,10 @@
-/** Services, metrics, connections and pacing shared by all exports of a worker. */
-import { setTimeout as delay } from 'node:timers/promises'
+/** Services, metrics and connections shared by all exports of a worker. */
 import { Counter, type Registry } from 'prom-client'
 import { HttpError, unavailable } from '../core/errors.ts'
 import { type CopySession, type CopySessions, openCopySessions } from '../postgres/copy.ts'
 import type { Services } from '../request/services.ts'
 import type { Blocks } from './block.ts'
+import type { Pace } from './pace.ts'
 
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
@@ -71,52 +71,6 @@ export function openSources({ database, replicas }: Services): Exporting['copies
     },
     async close() {
       await Promise.all([primary, ...there.values()].map((one: CopySessions) => one.close()))
-    },
-  }
-}
-
-/** A rest must outlast the connection's buffers (several MB), otherwise PostgreSQL keeps working through it. */
-const BURST_MS = 100
-const REST = 2
-const LONGEST_REST_MS = 500
-/** One check only sees callers that wait at that moment. */
-const REMEMBERED_MS = 500
-
-interface Pace {
-  /** To be awaited now and then, by all that goes on. */
-  keep(): Promise<void>
-  isAwaited(): boolean
-}
-
-/** `isBusy`: callers wait for the processors that exports use. */
-export function createPace(isBusy: () => boolean): Pace {
-  let awaitedUntil = Number.NEGATIVE_INFINITY
-  let burstAt = 0
-  let resting: Promise<void> | undefined
-
-  function isAwaited(): boolean {
-    const now = performance.now()
-    if (isBusy()) {
-      if (now > awaitedUntil) burstAt = now
-      awaitedUntil = now + REMEMBERED_MS
-    }
-    return now <= awaitedUntil
-  }
-
-  async function rest(ms: number): Promise<void> {
-    await delay(Math.min(ms, LONGEST_REST_MS))
-    resting = undefined
-    burstAt = performance.now()
-  }
-
-  return {
-    isAwaited,
-    async keep() {
-      if (isAwaited()) {
-        const burst = performance.now() - burstAt
-        if (burst > BURST_MS) resting ??= rest(burst * REST)
-      }
-      await resting
     },
   }
 }
