@@ -3,7 +3,7 @@ import { rightsDigest } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { timings } from '../core/config/waits.ts'
-import { isUnavailable, LeaseLost } from '../core/errors.ts'
+import { type Issue, isUnavailable, LeaseLost } from '../core/errors.ts'
 import { backoffMs, type Loop } from '../jobs/loop.ts'
 import { endPart, type Release, renewPart, startPartQueue } from '../jobs/part-queue.ts'
 import { toSlice } from '../outbound/storage/storage.ts'
@@ -13,13 +13,6 @@ import type { StoreContext } from '../store/rows/context.ts'
 import { buildManifest, endExport } from './announce.ts'
 import { createBlocks } from './block.ts'
 import { activePrincipal } from './bulk-jobs.ts'
-import {
-  ExportAborted,
-  type Exporting,
-  type ExportMetrics,
-  openSources,
-  storageFailed,
-} from './worker-services.ts'
 import { blockKey, fileKey, plainContent } from './file.ts'
 import { createPace } from './pace.ts'
 import {
@@ -33,7 +26,6 @@ import {
   addIssues,
   type ExportJob,
   failExport,
-  hasType,
   type LineWriter,
   type PlannedJob,
   readExport,
@@ -52,6 +44,13 @@ import { planExport, startExport } from './rows/plan.ts'
 import { readDeleted, readPart } from './rows/read.ts'
 import { isListed } from './rows/select.ts'
 import { failRevokedExport } from './status.ts'
+import {
+  ExportAborted,
+  type Exporting,
+  type ExportMetrics,
+  openSources,
+  storageFailed,
+} from './worker-services.ts'
 import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 
 const AT_ONCE = 2
@@ -140,9 +139,8 @@ export async function runPart(
     case 'output':
     case 'shared':
     case 'listed':
-      return output(run)
     case 'deleted':
-      return deleted(run)
+      return output(run)
     case 'close':
       return close(run)
     default:
@@ -172,33 +170,26 @@ async function plan({ services, principal, taken, signal }: PartRun): Promise<vo
 async function output(run: PartRun): Promise<void> {
   const { services, principal, taken, signal } = run
   const { job, part } = taken
-  const { config, copies } = services
   const type = part.type ?? part.types[0]
-  if (!isPlanned(job) || type === undefined) throw new Error(NO_TYPE)
+  if (!isPlanned(job) || type === undefined) throw new Error('A part of an export has no type')
+  const about = { store: ownStore(services), principal, job }
+  if (part.kind === 'deleted') {
+    await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
+      readDeleted(about, { type, after: part.after }, writer),
+    )
+    return await endObjects(run)
+  }
   if (part.kind !== 'listed' && job.input.organizedBy === undefined && isListed(job.input)) {
     throw new ExportAborted(500, 'An earlier release planned this export: export again')
   }
   await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
-    const session = await copies.open(signal, part.token > 1)
+    const session = await services.copies.open(signal, part.token > 1)
     try {
-      const { baseUrl } = config
-      const reading = { store: ownStore(services), principal, job, baseUrl, session }
-      await readPart(reading, part, writer)
+      await readPart({ ...about, baseUrl: services.config.baseUrl, session }, part, writer)
     } finally {
       await session.close()
     }
   })
-  await endObjects(run)
-}
-
-async function deleted(run: PartRun): Promise<void> {
-  const { services, principal, taken } = run
-  const { job, part } = taken
-  if (!isPlanned(job) || !hasType(part)) throw new Error(NO_TYPE)
-  const reading = { store: ownStore(services), principal, job }
-  await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
-    readDeleted(reading, part, writer),
-  )
   await endObjects(run)
 }
 
@@ -212,7 +203,8 @@ async function close(run: PartRun): Promise<void> {
   await makeObjects(run)
   const files = await buildManifest(services, job)
   const count = files.output.reduce((sum, file) => sum + file.count, 0)
-  const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
+  const isLost = ({ severity, code }: Issue) => severity === 'error' && code === UNREADABLE
+  const lost = job.issues.filter(isLost).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
   const { exportTtlHours } = services.config
   const isEnded = await endExport(services, job, {
@@ -222,8 +214,6 @@ async function close(run: PartRun): Promise<void> {
   })
   if (!isEnded) throw new LeaseLost()
 }
-
-const NO_TYPE = 'A part of an export has no type'
 
 function ownStore({ repository }: Services): StoreContext {
   return repository.withStore((store) => store)

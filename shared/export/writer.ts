@@ -3,12 +3,11 @@
  * so that another worker can continue after it. Blocks of small files are recorded together.
  */
 
-import { LeaseLost } from '../core/errors.ts'
+import { issue, LeaseLost } from '../core/errors.ts'
 import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
 import { endPart } from '../jobs/part-queue.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
-import { type Block, type Blocks, lineBehind } from './block.ts'
-import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './worker-services.ts'
+import { type Block, lineBehind } from './block.ts'
 import { BLOCK_BYTES, blockKey } from './file.ts'
 import {
   addBlocks,
@@ -18,8 +17,9 @@ import {
   type Position,
   type StoredBlock,
 } from './rows/files.ts'
-import { addUnreadable, type LineWriter, type PartKind } from './rows/jobs.ts'
+import { addIssues, type LineWriter, type PartKind, UNREADABLE } from './rows/jobs.ts'
 import { type LeasedExportPart, PARTS, partLease } from './rows/parts.ts'
+import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './worker-services.ts'
 
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
 /** Share of the limits after which a file takes no further patient, so that few patients are split. */
@@ -73,8 +73,6 @@ export async function writeFiles(
 class FileWriter implements LineWriter {
   readonly #exporting: Exporting
   readonly #taken: LeasedExportPart
-  readonly #blocks: Blocks
-  readonly #limits: FileLimits
   readonly #record: BlockRecord
   #file: File
   #block: Block | undefined
@@ -83,8 +81,6 @@ class FileWriter implements LineWriter {
   constructor(exporting: Exporting, taken: LeasedExportPart, record: BlockRecord, file: File) {
     this.#exporting = exporting
     this.#taken = taken
-    this.#blocks = exporting.blocks
-    this.#limits = exporting.fileLimits ?? FILE_LIMITS
     this.#record = record
     this.#file = file
   }
@@ -102,7 +98,7 @@ class FileWriter implements LineWriter {
       this.#flush(false)
       record.writeDown()
     }
-    this.#block ??= this.#blocks.take(text)
+    this.#block ??= this.#exporting.blocks.take(text)
     this.#block.add(text, isHeaded ? 2 : 1)
     id.bytes.copy(this.#lastId, 0, id.start, id.end)
     return record.flushed > before || record.isFull ? record.room() : undefined
@@ -113,8 +109,9 @@ class FileWriter implements LineWriter {
   }
 
   async bad(id: Buffer, type = this.#file.type): Promise<void> {
-    const { database } = this.#exporting
-    const count = await addUnreadable(database, this.#taken.job.id, type, uuidFromBytes(id))
+    const diagnostics = `Row ${uuidFromBytes(id)}`
+    const issues = [issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })]
+    const count = await addIssues(this.#exporting.database, this.#taken.job.id, issues)
     if (count > MOST_UNREADABLE) throw tooManyUnreadable()
   }
 
@@ -151,7 +148,7 @@ class FileWriter implements LineWriter {
 
   #holds(share: number): boolean {
     const { rows = 0, bytes = 0 } = this.#block ?? {}
-    const { rows: mostRows, bytes: mostBytes } = this.#limits
+    const { rows: mostRows, bytes: mostBytes } = this.#exporting.fileLimits ?? FILE_LIMITS
     const file = this.#file
     return file.rows + rows >= share * mostRows || file.bytes + bytes >= share * mostBytes
   }

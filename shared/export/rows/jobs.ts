@@ -1,5 +1,5 @@
 /** Table `export_job` (request, caller and state of each export), and the parts that workers write. */
-import { type Issue, issue } from '../../core/errors.ts'
+import type { Issue } from '../../core/errors.ts'
 import type { Slice } from '../../outbound/storage/storage.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
@@ -154,7 +154,7 @@ export async function failExport(
   })
 }
 
-/** Issue code of an unreadable row. */
+/** Issue code of an unreadable row; errors count for the limits. */
 export const UNREADABLE = 'incomplete'
 
 /** Adds distinct non-fatal issues for the `error` file. Returns their number. */
@@ -172,18 +172,6 @@ export async function addIssues(
     values: [id, JSON.stringify(issues)],
   })
   return row?.count ?? 0
-}
-
-/** Adds an issue about a row that cannot be read. Returns the number of issues. */
-export function addUnreadable(
-  connection: Connection,
-  id: string,
-  type: string,
-  row: string,
-): Promise<number> {
-  const diagnostics = `Row ${row}`
-  const one = issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })
-  return addIssues(connection, id, [one])
 }
 
 /** Extends the files' lifetime by an hour for a new download. False when removal has begun. */
@@ -215,12 +203,6 @@ export interface ExportPart {
   readonly low: string | undefined
   readonly high: string | undefined
   readonly after: string | undefined
-}
-
-export type TypedPart = Pick<ExportPart, 'low' | 'high' | 'after'> & { readonly type: string }
-
-export function hasType(part: ExportPart): part is ExportPart & { readonly type: string } {
-  return part.type !== undefined
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import { allSql } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
+import { issue } from '../../core/errors.ts'
 import { uuidFromBytes } from '../../core/uuid.ts'
 import { isResourceType, storedParameters, typeName, typeNumber } from '../../fhir/definitions.ts'
 import { asArray, isObject, parseReference } from '../../fhir/resource.ts'
@@ -12,11 +13,12 @@ import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
 import {
-  addUnreadable,
+  addIssues,
   type ExportInput,
   type LineWriter,
   type PlannedJob,
   type ProvenanceChoice,
+  UNREADABLE,
 } from './jobs.ts'
 import { type AskedExport, exportedTypes } from './scope.ts'
 import {
@@ -346,7 +348,10 @@ async function listChangedAbout(store: StoreContext, listing: Listing): Promise<
         }
       } catch (error) {
         if (!(error instanceof SyntaxError)) throw error
-        await addUnreadable(store.connection, listing.job, 'Provenance', row.id)
+        const text = 'An earlier version of a Provenance cannot be read'
+        // It may be about resources outside the export.
+        const one = issue('warning', UNREADABLE, text, { diagnostics: `Row ${row.id}` })
+        await addIssues(store.connection, listing.job, [one])
       }
     }
     const { values, bind } = binder()

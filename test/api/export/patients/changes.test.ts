@@ -175,7 +175,7 @@ t.test('reports an unreadable earlier version of a Provenance', async (t) => {
   const exported = await exportByPatient(admin, `${patient}/$export`)
   t.same(provenanceIn(exported, patient), [kept])
   const lines = await fetchExportLines(admin, exported.manifest.error)
-  t.match(lines.get('OperationOutcome'), [/A Provenance cannot be read/])
+  t.match(lines.get('OperationOutcome'), [/An earlier version of a Provenance cannot be read/])
   t.match(lines.get('OperationOutcome'), [patientId(unreadable)])
 })
 
