@@ -11,7 +11,13 @@ import { absoluteUrl } from '../request/reply.ts'
 import type { Services } from '../request/services.ts'
 import type { Repository } from '../store/repository.ts'
 import type { Version } from '../store/rows/version.ts'
-import { type BulkCaller, type BulkRecord, fileOutputs, jobVersion, recordBulk } from './bulk-jobs.ts'
+import {
+  type BulkCaller,
+  type BulkRecord,
+  fileOutputs,
+  jobVersion,
+  recordBulk,
+} from './bulk-jobs.ts'
 import { contentHeaders, fileKey } from './file.ts'
 import { deleteOldExports, listFiles } from './rows/files.ts'
 import { addExport, type ExportJob } from './rows/jobs.ts'
@@ -48,7 +54,7 @@ interface ExportEnd {
   readonly status: 'completed' | 'cancelled' | 'error'
   /** False when the job or the lease has ended. */
   endRow(connection: Connection): Promise<boolean>
-  /** Of a completed export. */
+  /** Those of a completed export. */
   readonly files?: ExportFiles
   /** Default: the caller of the kick-off. */
   readonly caller?: BulkCaller

@@ -1,4 +1,4 @@
-/** What exports and imports have in common: who may see a job, AuditEvents, and the replies of a status URL. */
+/** Access, AuditEvents and status replies that exports and imports share. */
 import { type Principal, servicePrincipal } from '../access/principal.ts'
 import { Cache } from '../core/cache.ts'
 import { tooManyRequests } from '../core/errors.ts'

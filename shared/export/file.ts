@@ -144,7 +144,7 @@ export async function fileReply(
     body: undefined,
     open: async () => {
       const reads = openReads(services.storage)
-      const segments = isPacked ? packedSegments(reads, job, file) : plainSegments(reads, job, file)
+      const segments = fileSegments(reads, job, file, isPacked)
       const pieces = await started(cut(segments, { start, end }))
       return readable(pieces, reads.close)
     },
@@ -256,44 +256,38 @@ export function plainContent(
   job: ExportJob,
   file: ExportFile,
 ): AsyncGenerator<Buffer> {
-  return cut(plainSegments(storage, job, file), { start: 0, end: file.bytes - 1 })
+  return cut(fileSegments(storage, job, file, false), { start: 0, end: file.bytes - 1 })
 }
 
-function* packedSegments(
+/** Lines as they are, or as one gzip member. */
+function* fileSegments(
   reads: Pick<Storage, 'get'>,
-  job: ExportJob,
-  file: ExportFile,
+  { id, input }: ExportJob,
+  { part, blocks, crc, bytes }: ExportFile,
+  isPacked: boolean,
 ): Generator<Segment> {
-  yield ofBytes(GZIP_HEADER)
-  for (const block of file.blocks) {
-    const [, , , length] = block
-    yield {
-      length,
-      async *read(range) {
-        yield* readStored(await reads.get(exportBlockKey(job, file, block), range))
-      },
+  if (isPacked) yield ofBytes(GZIP_HEADER)
+  for (const [token, seq, plainLength, length] of blocks) {
+    const key = blockKey(input.projectId, { job: id, part, token, seq })
+    if (isPacked) {
+      yield {
+        length,
+        async *read(range) {
+          yield* readStored(await reads.get(key, range))
+        },
+      }
+    } else {
+      yield {
+        length: plainLength,
+        async *read({ start, end }) {
+          const packed = await reads.get(key, { start: 0, end: length - 1 })
+          const lines = await unpackBlock(await readWholeStored(packed))
+          yield lines.subarray(start, end + 1)
+        },
+      }
     }
   }
-  yield ofBytes(gzipTrailer(file.crc, file.bytes))
-}
-
-function* plainSegments(
-  reads: Pick<Storage, 'get'>,
-  job: ExportJob,
-  file: ExportFile,
-): Generator<Segment> {
-  for (const block of file.blocks) {
-    const [, , length, packedLength] = block
-    yield {
-      length,
-      async *read({ start, end }) {
-        const all = { start: 0, end: packedLength - 1 }
-        const packed = await reads.get(exportBlockKey(job, file, block), all)
-        const lines = await unpackBlock(await readWholeStored(packed))
-        yield lines.subarray(start, end + 1)
-      },
-    }
-  }
+  if (isPacked) yield ofBytes(gzipTrailer(crc, bytes))
 }
 
 function ofBytes(bytes: Buffer): Segment {
@@ -304,12 +298,4 @@ function ofBytes(bytes: Buffer): Segment {
       yield Buffer.from(bytes.subarray(start, end + 1))
     },
   }
-}
-
-function exportBlockKey(
-  { id, input }: ExportJob,
-  { part }: ExportFile,
-  [token, seq]: ExportFile['blocks'][number],
-): string {
-  return blockKey(input.projectId, { job: id, part, token, seq })
 }

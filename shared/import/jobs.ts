@@ -110,10 +110,15 @@ export interface ImportPart extends ImportInput {
   readonly failed: number
 }
 
+interface FoundImport {
+  readonly job: ImportJob
+  readonly parts: readonly ImportPart[]
+}
+
 export async function readImport(
   database: Connection,
   id: string,
-): Promise<{ readonly job: ImportJob; readonly parts: readonly ImportPart[] } | undefined> {
+): Promise<FoundImport | undefined> {
   const [job] = await database.query<ImportJob>({
     name: 'import-read',
     text: `select id, project, state, request, caller, failure, added, ended
@@ -140,19 +145,6 @@ async function cancelImport(database: Connection, id: string): Promise<boolean> 
     text: `update import_job set state = 'cancelled', ended = coalesce(ended, clock_timestamp())
       where id = $1 and state <> 'cancelled' returning id`,
     values: [id],
-  })
-}
-
-async function readImportErrors(
-  database: Connection,
-  id: string,
-  { part, after, count }: { readonly part: number; readonly after: number; readonly count: number },
-): Promise<readonly { readonly line: number; readonly outcome: string }[]> {
-  return database.query({
-    name: 'import-errors',
-    text: `select line::float8, outcome from import_error
-      where job = $1 and part = $2 and line > $3 order by line limit $4`,
-    values: [id, part, after, count],
   })
 }
 
@@ -189,18 +181,13 @@ export async function handleImport(
   const found = await findImport(services, principal, id)
   if (found === undefined) throw notFound()
   const { job, parts } = found
-  if (isFile) return errorFile(services, principal, { parts, id, part: Number(file) })
+  if (isFile) return errorFile(services, principal, found, Number(file))
   if (request.method === 'GET') {
     limitPolling(id)
     return status(services, job, parts)
   }
   await endImport(services, principal, job)
   return outcomeReply(202, accepted(importUrl(services, id)))
-}
-
-interface FoundImport {
-  readonly job: ImportJob
-  readonly parts: readonly ImportPart[]
 }
 
 /** Returns the member's own import, or for an admin any of the Project; otherwise undefined. */
@@ -284,16 +271,11 @@ function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
   })
 }
 
-interface ErrorFile {
-  readonly parts: readonly ImportPart[]
-  readonly id: string
-  readonly part: number
-}
-
 function errorFile(
   services: Services,
   principal: Principal,
-  { parts, id, part }: ErrorFile,
+  { job: { id }, parts }: FoundImport,
+  part: number,
 ): FhirReply {
   if (!parts.some((item) => item.part === part && item.failed > 0)) throw notFound()
   return {
@@ -315,7 +297,12 @@ function errorFile(
 
 async function* errorLines({ database }: Services, id: string, part: number) {
   for (let after = 0; ; ) {
-    const page = await readImportErrors(database, id, { part, after, count: ERRORS_AT_ONCE })
+    const page = await database.query<{ line: number; outcome: string }>({
+      name: 'import-errors',
+      text: `select line::float8, outcome from import_error
+        where job = $1 and part = $2 and line > $3 order by line limit $4`,
+      values: [id, part, after, ERRORS_AT_ONCE],
+    })
     const last = page.at(-1)
     if (last === undefined) return
     yield Buffer.from(page.map(({ outcome }) => `${outcome}\n`).join(''))

@@ -22,13 +22,7 @@ import { type Inputs, readInputs } from '../request/parameters.ts'
 import { absoluteUrl, fhirBases, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
-import {
-  addImport,
-  type ImportInput,
-  type ImportMode,
-  importUrl,
-  type NewImport,
-} from './jobs.ts'
+import { addImport, type ImportInput, type ImportMode, importUrl, type NewImport } from './jobs.ts'
 import { isImportable } from './lines.ts'
 
 const FORMATS: ReadonlySet<string> = new Set([

@@ -17,8 +17,8 @@ import { readChunks, readStored, readWholeStored } from '../outbound/storage/sto
 import { type BinaryContent, openContent, readBinaryContent } from '../request/binary/content.ts'
 import type { Services } from '../request/services.ts'
 import type { ImportInput } from './jobs.ts'
-import { isImportable } from './lines.ts'
 import { importAddress, takesHttp } from './kick-off.ts'
+import { isImportable } from './lines.ts'
 
 type Chunks = AsyncIterable<Buffer>
 
@@ -114,9 +114,7 @@ async function openAnswer(
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
   const either = AbortSignal.any([signal, waiting.signal])
-  const headers = { accept: 'application/fhir+ndjson, application/ndjson, */*' }
-  const isSecure = !takesHttp(config)
-  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  const asked = getRequest(config, url, 'application/fhir+ndjson, application/ndjson, */*')
   try {
     const opened = await openOutbound(asked, config.hookTargets, either).catch(throwSourceError)
     if (opened.status === 200) return opened
@@ -125,6 +123,11 @@ async function openAnswer(
   } finally {
     clearTimeout(timer)
   }
+}
+
+function getRequest(config: Pick<Config, 'hookTargets'>, url: string, accept: string) {
+  const isSecure = !takesHttp(config)
+  return { url, method: 'GET', headers: { accept }, body: undefined, redirect: 'follow', isSecure }
 }
 
 function unwanted(status: number): Error {
@@ -215,9 +218,7 @@ export async function readManifest(
   url: string,
   signal: AbortSignal,
 ): Promise<readonly ImportInput[]> {
-  const headers = { accept: 'application/json' }
-  const isSecure = !takesHttp(config)
-  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  const asked = getRequest(config, url, 'application/json')
   const { status, body } = await fetchOutbound(asked, config.hookTargets, signal).catch(
     throwSourceError,
   )

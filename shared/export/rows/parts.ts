@@ -6,7 +6,8 @@ import { type Lease, leaseValues } from '../../postgres/leases.ts'
 import { type Connection, hasRows } from '../../postgres/statement.ts'
 import type { ExportJob, ExportPart } from './jobs.ts'
 
-export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
+export type NewPart = Pick<ExportPart, 'kind'> &
+  Partial<Pick<ExportPart, 'type' | 'types' | 'low' | 'high'>>
 
 export interface LeasedExportPart {
   readonly job: ExportJob
@@ -95,10 +96,11 @@ export async function finishPlan(
   plan: Lease,
   parts: readonly NewPart[],
 ): Promise<boolean> {
-  const rows = parts.map(({ type, types, ...part }) => ({
+  const rows = parts.map(({ type, types, ...part }, i) => ({
     ...part,
+    n: i + 1,
     type: type && typeNumber(type),
-    types: types.length === 0 ? undefined : types.map(typeNumber),
+    types: types?.map(typeNumber),
   }))
   return await hasRows(connection, {
     name: 'export-planned',

@@ -79,7 +79,7 @@ export async function planExport(
       input.organizedBy === undefined
         ? await listedParts(connection, job, counts)
         : ends.map(
-            (high, i) => ({ kind: 'output', type: 'Patient', low: ends[i - 1], high }) as const,
+            (high, i): NewPart => ({ kind: 'output', type: 'Patient', low: ends[i - 1], high }),
           )
     return { parts: withEnd(parts, deleted), issues }
   }
@@ -104,7 +104,7 @@ async function listedParts(
   connection: Connection,
   job: PlannedJob,
   counts: ReadonlyMap<string, number>,
-): Promise<readonly PartOfPlan[]> {
+): Promise<readonly NewPart[]> {
   const cut = async (type: string) =>
     (await cutList(connection, job.id, type, PART_ROWS)).slice(0, -1)
   const parts = await findParts([...counts], { isAlone: () => false, cut })
@@ -127,8 +127,8 @@ interface Cutting {
 async function findParts(
   kept: readonly TypeRows[],
   { isAlone, cut }: Cutting,
-): Promise<readonly PartOfPlan[]> {
-  const parts: PartOfPlan[] = []
+): Promise<readonly NewPart[]> {
+  const parts: NewPart[] = []
   const sorted = kept.toSorted(([, a], [, b]) => b - a)
   const isLarge = ([type, rows]: TypeRows) => rows > SHARED_ROWS || isAlone(type)
   for (const [type, rows] of sorted.filter(isLarge)) {
@@ -143,15 +143,10 @@ async function findParts(
   return parts
 }
 
-type PartOfPlan = Partial<NewPart> & Pick<NewPart, 'kind'>
-
-function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): readonly NewPart[] {
-  const deletions = deleted.map((type) => ({ kind: 'deleted', type }) as const)
-  const all: readonly PartOfPlan[] = [...parts, ...deletions, { kind: 'close' }]
-  return all.map((part, i) => ({ n: i + 1, ...WHOLE, ...part }))
+function withEnd(parts: readonly NewPart[], deleted: readonly string[]): readonly NewPart[] {
+  const deletions = deleted.map((type): NewPart => ({ kind: 'deleted', type }))
+  return [...parts, ...deletions, { kind: 'close' }]
 }
-
-const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
 
 function groupTypes(types: readonly TypeRows[]): string[][] {
   const groups: string[][] = []

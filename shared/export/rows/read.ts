@@ -8,7 +8,7 @@ import { type CopySession, literal, type RowSink } from '../../postgres/copy.ts'
 import { type Bind, binder } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
-import type { ExportPart, LineWriter, PlannedJob, Range, TypedPart } from './jobs.ts'
+import type { ExportPart, LineWriter, PlannedJob, Range } from './jobs.ts'
 import { provenanceChoice, provenanceLines } from './provenance.ts'
 import { compileRedaction, type Redaction } from './redact.ts'
 import {
@@ -222,7 +222,7 @@ const DELETIONS_A_LINE = 100
  */
 export async function readDeleted(
   reading: Pick<Reading, 'store' | 'principal' | 'job'>,
-  { type, after }: TypedPart,
+  { type, after }: { readonly type: string; readonly after: string | undefined },
   writer: LineWriter,
 ): Promise<void> {
   let page: Deletions = { ids: [], last: after, hasMore: true }

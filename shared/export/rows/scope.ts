@@ -59,7 +59,8 @@ export function exportedTypes(
   return resourceTypes.filter(
     (type) =>
       isExportable(principal, type) &&
-      (isNamed(type, provenance) || (types?.includes(type) ?? isUsual(type))) &&
+      ((type === 'Provenance' && provenance !== undefined) ||
+        (types?.includes(type) ?? (!isPlatformType(type) && type !== 'AuditEvent'))) &&
       mayExport(principal, type) &&
       (organizedBy === undefined ? fits(level, type) : isOfPatients(type)),
   )
@@ -67,16 +68,8 @@ export function exportedTypes(
 
 export type AskedExport = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
 
-function isNamed(type: string, provenance: ExportInput['provenance']): boolean {
-  return type === 'Provenance' && provenance !== undefined
-}
-
 export function mayExport(principal: Principal, type: string): boolean {
   return may(principal, type, 'search') && may(principal, type, 'read')
-}
-
-function isUsual(type: string): boolean {
-  return !isPlatformType(type) && type !== 'AuditEvent'
 }
 
 /** A Group may have members of other types, which are exported as themselves. */
