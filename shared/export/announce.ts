@@ -54,7 +54,7 @@ interface ExportEnd {
   readonly status: 'completed' | 'cancelled' | 'error'
   /** False when the job or the lease has ended. */
   endRow(connection: Connection): Promise<boolean>
-  /** Those of a completed export. */
+  /** Files of a completed export. */
   readonly files?: ExportFiles
   /** Default: the caller of the kick-off. */
   readonly caller?: BulkCaller
