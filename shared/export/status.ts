@@ -145,15 +145,17 @@ async function status(
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
-  switch (job.state) {
-    case 'accepted':
-    case 'active':
-      return running(services, job, request)
-    case 'completed':
-      return complete(services, principal, job, request)
-    default:
-      throw exportError(job)
+  if (job.state === 'error') throw exportError(job)
+  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
+  if (job.state === 'completed') {
+    const manifest = page ?? (await finalManifest(services, principal, job))
+    return manifestReply(manifestText(manifest), job.expires)
   }
+  const { done, total, ageMs } = await exportProgress(services.database, job.id)
+  const reply = progressReply({ share: done / Math.max(1, total), done, total, ageMs })
+  if (page === undefined) return reply
+  const headers = { ...reply.headers, 'Content-Type': 'application/json' }
+  return { ...reply, headers, body: manifestText(page) }
 }
 
 function exportError({ id, failure }: ExportJob): HttpError {
@@ -163,30 +165,6 @@ function exportError({ id, failure }: ExportJob): HttpError {
     status,
     outcome(undefined, issue('error', code, text, { diagnostics: `Export ${id}` })),
   )
-}
-
-async function running(
-  services: Services,
-  job: ExportJob,
-  request: FhirRequest,
-): Promise<FhirReply> {
-  const { done, total, ageMs } = await exportProgress(services.database, job.id)
-  const reply = progressReply({ share: done / Math.max(1, total), done, total, ageMs })
-  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
-  if (page === undefined) return reply
-  const headers = { ...reply.headers, 'Content-Type': 'application/json' }
-  return { ...reply, headers, body: manifestText(page) }
-}
-
-async function complete(
-  services: Services,
-  principal: Principal,
-  job: ExportJob,
-  request: FhirRequest,
-): Promise<FhirReply> {
-  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
-  const manifest = page ?? (await finalManifest(services, principal, job))
-  return manifestReply(manifestText(manifest), job.expires)
 }
 
 /** Presigned URLs count as a download. Errors: 404. */

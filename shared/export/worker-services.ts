@@ -22,33 +22,23 @@ export interface FileLimits {
   readonly bytes: number
 }
 
-export interface ExportMetrics {
-  /** Counts a stored and recorded block. */
-  wrote(rows: number, bytes: number, packed: number): void
-  retried(): void
-}
+export type ExportMetrics = ReturnType<typeof createExportMetrics>
 
-export function createExportMetrics(registry: Registry): ExportMetrics {
+export function createExportMetrics(registry: Registry) {
   const registers = [registry]
-  const rows = new Counter({ name: 'export_rows_total', help: 'Exported lines', registers })
-  const bytes = new Counter({
-    name: 'export_bytes_total',
-    help: 'Bytes of exported lines, plain and as they are stored',
-    labelNames: ['form'],
-    registers,
-  })
-  const retries = new Counter({
-    name: 'export_parts_retried_total',
-    help: 'Parts of exports that were started again',
-    registers,
-  })
   return {
-    wrote(count, plain, packed) {
-      rows.inc(count)
-      bytes.inc({ form: 'plain' }, plain)
-      bytes.inc({ form: 'packed' }, packed)
-    },
-    retried: () => retries.inc(),
+    rows: new Counter({ name: 'export_rows_total', help: 'Exported lines', registers }),
+    bytes: new Counter({
+      name: 'export_bytes_total',
+      help: 'Bytes of exported lines, plain and as they are stored',
+      labelNames: ['form'],
+      registers,
+    }),
+    retries: new Counter({
+      name: 'export_parts_retried_total',
+      help: 'Parts of exports that were started again',
+      registers,
+    }),
   }
 }
 

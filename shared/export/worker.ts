@@ -105,7 +105,7 @@ async function startPart(
   signal: AbortSignal,
 ): Promise<void> {
   const { job, part } = taken
-  if (part.token > 1) services.metrics.retried()
+  if (part.token > 1) services.metrics.retries.inc()
   if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
   const principal = await activePrincipal(services, job.input)
   if (principal === undefined) return await failRevokedExport(services, job)

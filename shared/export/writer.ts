@@ -281,7 +281,9 @@ class BlockRecord {
     }
     for (const { block } of blocks) {
       const [, , bytes, packed, rows] = block
-      metrics.wrote(rows, bytes, packed)
+      metrics.rows.inc(rows)
+      metrics.bytes.inc({ form: 'plain' }, bytes)
+      metrics.bytes.inc({ form: 'packed' }, packed)
     }
   }
 }
