@@ -68,7 +68,7 @@ const SQL_FILES = [
   /^shared\/bots\/(async-jobs|dead-runs|run-records|schedules|write-rules)\.ts$/,
   /^shared\/jobs\/upkeep\/\w+\.ts$/,
   /^shared\/subscriptions\/(dead-letters|deliveries|delivery-take|events|new-deliveries|outbox|state|unreported-successes|write-rule|store-[\w-]+)\.ts$/,
-  /^shared\/(export\/rows\/[\w-]+|import\/(imports|parts))\.ts$/,
+  /^shared\/(export\/rows\/[\w-]+|import\/(jobs|parts))\.ts$/,
 ]
 const SQL = /[`'"](with \w+ as|select|insert into|update \w+ set|delete from) /
 
