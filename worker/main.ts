@@ -87,15 +87,19 @@ async function main(): Promise<void> {
   })
 }
 
+/** Queues whose jobs run bots in the worker that takes them. */
+const RUNS_BOTS: readonly string[] = [...BOT_QUEUES, 'change']
+
 /** Starts an executor for each project of the last minutes before runs are taken, so that their first calls do not wait for one. */
 async function startExecutors({ config, log, redis }: Services): Promise<Executors> {
   const memoryMb = config.workerMemoryMb
+  const runsBots = config.workerQueues.some((name) => RUNS_BOTS.includes(name))
   return await openExecutors({
     log,
     maxExecutors: executorsWithin(memoryMb),
     memoryMb,
-    spares: 2,
-    firstSpares: await countActiveProjects(redis),
+    spares: runsBots ? 2 : 0,
+    firstSpares: runsBots ? await countActiveProjects(redis) : 0,
   })
 }
 

@@ -1,8 +1,9 @@
 /** The first runs on a worker that has just started. */
+import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { until } from '../../../fixtures/botica.ts'
 import { aBot, handler } from '../../../fixtures/bots/bots.ts'
-import { openCluster } from '../../../fixtures/services/cluster.ts'
+import { openCluster, said } from '../../../fixtures/services/cluster.ts'
 
 const PROJECTS = 6
 
@@ -41,4 +42,19 @@ t.test('a worker starts with an executor for each project that ran bots before',
   // The killed worker's figures expire after a few seconds; two spares are kept for new projects.
   await until(async () => (await countExecutors('spare')) === 2, 60_000)
   await until(async () => (await countExecutors('bound')) === PROJECTS, 60_000)
+})
+
+t.test('a worker starts executors only if one of its queues runs bots', async (t) => {
+  for (const [WORKER_QUEUES, hasExecutors] of [
+    ['mail,upkeep', false],
+    ['change', true],
+  ] as const) {
+    const worker = cluster.run('worker', { WORKER_QUEUES })
+    await said(worker, '"taking jobs"')
+    const { pid } = worker.child
+    const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')
+    t.equal(children !== '', hasExecutors, WORKER_QUEUES)
+    worker.child.kill('SIGKILL')
+    await worker.ended
+  }
 })
