@@ -224,7 +224,7 @@ async function promote({ bots, log }: Parts, { origin, runId }: Place): Promise<
   return true
 }
 
-async function hasJob(queue: Queue, runId: string): Promise<boolean> {
+export async function hasJob(queue: Queue, runId: string): Promise<boolean> {
   return (await queue.getJobState(runId)) !== 'unknown'
 }
 

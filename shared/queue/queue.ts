@@ -19,7 +19,7 @@ import {
   INLINE_BYTES,
   keys,
 } from './jobs.ts'
-import { type ArrivalLines, type Lines, type Wait as LineWait, openLines } from './lines.ts'
+import { type ArrivalLines, hasJob, type Lines, type Wait as LineWait, openLines } from './lines.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
 import { StreamedAnswer } from './streams.ts'
 
@@ -33,16 +33,6 @@ if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
 
-interface Observation {
-  /** Number of jobs by queue and state. */
-  depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
-  /** Enqueue time of the oldest waiting run among these, epoch ms. */
-  oldestOf(queue: BotQueue, runIds: readonly string[]): Promise<number | undefined>
-  /** Enqueue time of the oldest waiting job by queue, epoch ms. */
-  waitingSince(): Promise<Readonly<Record<string, number>>>
-  ping(): Promise<number>
-}
-
 interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
@@ -50,56 +40,11 @@ interface Wait {
   readonly mayBeLate?: boolean
 }
 
-export interface Queues extends Observation, LiveWorkers {
-  readonly lines: Lines
-  /** Identifies the Redis instance that knows the job. */
-  readonly home: string
-  /** Adds a run and waits for its reply; undefined after `waitMs`. Errors: 429 backlog, 503 no worker or no Redis. */
-  execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
-  /** Like `execute` for a caller that also takes a streamed answer. */
-  executeStreaming(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | StreamedAnswer | undefined>
-  /** Admits a run, makes it durable with `store`, then adds it. Errors as `execute`. */
-  enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
-  sendAway(): void
-  /** Marks a run as late; returns its reply if it has finished. */
-  late(job: ExecuteJob): Promise<ExecuteReply | undefined>
-  /** Adds a stored run again; harmless if it is queued. */
-  restore(job: ExecuteJob): Promise<void>
-  has(queue: BotQueue, runId: string): Promise<boolean>
-  cancel(runId: string, projectId: string): Promise<void>
-  close(): Promise<void>
-}
+type Execute = (job: ExecuteJob, wait: Wait) => Promise<ExecuteReply | undefined>
 
 /** Waiting jobs looked at for the oldest: priorities change the order of arrival. */
 const OLDEST_OF = 100
 const BATCH_LANE = 64
-
-/** Waits up to 30 s for Redis. */
-export async function openQueues(config: Config, bus: Bus, log: Logger): Promise<Queues> {
-  const parts = await openParts(config, bus, log)
-  const { redis, lines } = parts
-  const jobs = botJobs(parts)
-  const replies = await openReplies({
-    redis,
-    bus,
-    log,
-    has: (runId) => jobs.has('bots-sync', runId),
-    withdraw: (job) => jobs.withdraw('bots-sync', job),
-  })
-  return {
-    home: describeHome(config.redisUrl),
-    lines,
-    ...botRuns(parts, jobs, replies),
-    has: jobs.has,
-    ...observation(parts),
-    ...liveWorkers(redis, BOT_QUEUES),
-    async close() {
-      replies.close()
-      await Promise.allSettled(Object.values(parts.bots).map((queue) => queue.close()))
-      redis.disconnect()
-    },
-  }
-}
 
 interface Parts {
   readonly config: Config
@@ -108,9 +53,14 @@ interface Parts {
   readonly bus: Bus
   readonly bots: Readonly<Record<BotQueue, Queue>>
   readonly lines: ArrivalLines
+  readonly replies: Replies
+  readonly admission: Admission
+  /** Runs the bots that a bot calls, in place of the queue. */
+  readonly nested?: Execute
 }
 
-async function openParts(config: Config, bus: Bus, log: Logger): Promise<Parts> {
+/** Waits up to 30 s for Redis. */
+export async function openQueues(config: Config, bus: Bus, log: Logger): Promise<Queues> {
   const redis = openRedis(config, 'request', log)
   await untilReady(redis, log)
   const open = (name: string) => {
@@ -123,172 +73,252 @@ async function openParts(config: Config, bus: Bus, log: Logger): Promise<Parts> 
   const bots = { 'bots-sync': open('bots-sync'), 'bots-async': open('bots-async') }
   await Promise.all(Object.values(bots).map((queue) => queue.waitUntilReady()))
   endStart(redis, config)
-  return { config, log, redis, bus, bots, lines: openLines(redis, bots, log) }
-}
-
-type BotJobs = ReturnType<typeof botJobs>
-
-function botJobs({ redis, bots, lines }: Parts) {
-  const remove = (name: BotQueue, runId: string) => bots[name].remove(runId)
-  return {
-    has: async (name: BotQueue, runId: string) =>
-      (await bots[name].getJobState(runId)) !== 'unknown',
-    async add(name: BotQueue, job: ExecuteJob, lane: number, wait: LineWait) {
-      const priority = name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane
-      await addAfterAdmissions(bots[name], job, priority, wait)
-      if (wait.waitsFor === 'key') await lines.recheck(job)
-    },
-    remove,
-    async withdraw(name: BotQueue, job: ExecuteJob) {
-      const { runId, projectId } = job
-      const [removed] = await Promise.all([
-        remove(name, runId),
-        redis.zrem(keys.flight(name, projectId), runId),
-        redis.unlink(keys.input(runId)),
-      ])
-      // A run that a worker has taken keeps its turn.
-      if (removed === 1) await lines.leave(job)
-    },
-    /** Stores the input before the job: a worker may be faster than a second connection. */
-    async checkIn(job: ExecuteJob): Promise<ExecuteJob> {
-      const { input, ...rest } = job
-      if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
-      const inputKey = keys.input(job.runId)
-      await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + SLACK_MS)
-      return { ...rest, inputKey }
-    },
-  }
-}
-
-/** Adds a run behind the admissions of the same turn of the event loop; the commands of a turn are sent together. */
-async function addAfterAdmissions(
-  queue: Queue,
-  job: ExecuteJob,
-  priority: number,
-  { delayMs, waitsFor }: LineWait,
-): Promise<void> {
-  await new Promise((resolve) => setImmediate(resolve))
-  const opts = { jobId: job.runId, priority, removeOnComplete: true, removeOnFail: true }
-  if (delayMs === 0) await queue.add('execute', job, opts)
-  else await queue.add('execute', { ...job, waitsFor }, { ...opts, delay: delayMs })
-}
-
-type BotRuns = Pick<
-  Queues,
-  'execute' | 'executeStreaming' | 'enqueue' | 'sendAway' | 'late' | 'restore' | 'cancel'
->
-
-function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
-  const { config, log, redis } = parts
-  const admission = createAdmission(redis, config.queueBacklogMax)
-  const awaiting = { parts, jobs, replies, admission }
-  return {
-    execute: (job, wait) => failAs503(() => whole(runAwaited(awaiting, job, wait))),
-    executeStreaming: (job, wait) =>
-      failAs503(() => runAwaited(awaiting, { ...job, stream: replies.address }, wait)),
-    async enqueue(job, store) {
-      const queued: ExecuteJob = { ...job, asynchronous: true }
-      const { lane, counted } = admission.admit('bots-async', queued, true)
-      await failAs503(() => counted)
-      const wait = await failAs503(() => joinLines(parts, jobs, 'bots-async', queued))
-      await store().catch(async (error: unknown) => {
-        await jobs.withdraw('bots-async', queued).catch(() => undefined)
-        throw error
-      })
-      try {
-        await jobs.add('bots-async', await jobs.checkIn(queued), lane, wait)
-      } catch (error) {
-        // The stored run is added by a worker's upkeep once Redis is back.
-        log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
-      }
-    },
-    sendAway: () => replies.sendAway(),
-    late: (job) => failAs503(() => lateReply(parts, job)),
-    async restore(job) {
-      const queued: ExecuteJob = { ...job, asynchronous: true }
-      const wait = await parts.lines.join(queued, true)
-      await jobs.add('bots-async', await jobs.checkIn(queued), 0, wait)
-    },
-    cancel: (runId, projectId) => failAs503(() => cancelRun(parts, jobs, runId, projectId)),
-  }
-}
-
-/** Errors: 429, after which the run is not in flight. */
-async function joinLines(
-  { lines }: Parts,
-  jobs: BotJobs,
-  name: BotQueue,
-  job: ExecuteJob,
-): Promise<LineWait> {
-  try {
-    return await lines.join(job)
-  } catch (error) {
-    if (error instanceof HttpError) await jobs.withdraw(name, job)
-    throw error
-  }
-}
-
-interface Awaiting {
-  readonly parts: Parts
-  readonly jobs: BotJobs
-  readonly replies: Replies
-  readonly admission: Admission
-}
-
-async function startAwaited(
-  { parts, jobs, replies, admission }: Awaiting,
-  job: ExecuteJob,
-  { waitMs, signal, mayBeLate }: Wait,
-): Promise<Waiter> {
-  const awaited = { reply: replies.channel, waitUntil: Date.now() + waitMs }
-  const ready = await jobs.checkIn({ ...job, ...awaited })
-  const waiter = replies.wait(ready, waitMs, signal)
-  const { lane, isSure, counted } = admission.admit('bots-sync', ready, mayBeLate === true)
-  // A rejected run must not have run: a fast worker could finish it before it is removed.
-  if (!isSure) await counted
-  const adding = joinLines(parts, jobs, 'bots-sync', ready).then((wait) =>
-    jobs.add('bots-sync', ready, lane, wait),
-  )
-  const [admitted, added] = await Promise.allSettled([counted, adding])
-  if (added.status === 'rejected') throw added.reason
-  if (admitted.status === 'fulfilled') return waiter
-  // A rejected run that a worker has already taken continues.
-  if ((await jobs.remove('bots-sync', job.runId)) !== 1) return waiter
-  // Removing a missing job succeeds: the run may have ended. Redis has then sent its reply before this answer.
-  await yieldAfterPendingIo()
-  const reply = await Promise.race([waiter.reply, undefined])
-  if (typeof reply === 'object') return waiter
-  await parts.lines.leave(ready)
-  throw admitted.reason
-}
-
-async function runAwaited(
-  awaiting: Awaiting,
-  job: ExecuteJob,
-  wait: Wait,
-): Promise<ExecuteReply | StreamedAnswer | undefined> {
-  const { parts, jobs, replies } = awaiting
-  const waiter = await startAwaited(awaiting, job, wait).catch((error: unknown) => {
-    replies.abandon(job)
-    throw error
+  const lines = openLines(redis, bots, log)
+  const replies = await openReplies({
+    redis,
+    bus,
+    log,
+    has: (runId) => hasJob(bots['bots-sync'], runId),
+    withdraw: (job) => withdraw({ redis, bots, lines }, 'bots-sync', job),
   })
-  const reply = await waiter.reply
-  if (reply === 'gone') {
-    await cancelRun(parts, jobs, job.runId, job.projectId)
-    const reason: unknown = wait.signal?.reason
-    throw reason instanceof HttpError ? reason : badRequest('The caller has gone')
+  const admission = createAdmission(redis, config.queueBacklogMax)
+  return new Queues({ config, log, redis, bus, bots, lines, replies, admission })
+}
+
+export class Queues implements LiveWorkers {
+  /** Identifies the Redis instance that knows the job. */
+  readonly home: string
+  readonly lines: Lines
+  readonly workers: LiveWorkers['workers']
+  readonly workersOffTime: LiveWorkers['workersOffTime']
+  readonly workerMetrics: LiveWorkers['workerMetrics']
+  readonly #parts: Parts
+
+  constructor(parts: Parts) {
+    this.home = describeHome(parts.config.redisUrl)
+    this.lines = parts.lines
+    const live = liveWorkers(parts.redis, BOT_QUEUES)
+    this.workers = live.workers
+    this.workersOffTime = live.workersOffTime
+    this.workerMetrics = live.workerMetrics
+    this.#parts = parts
   }
-  if (reply instanceof StreamedAnswer) {
-    cutOnAbort(reply, wait.signal)
+
+  /** Returns the same queues, whose `execute` is `nested`. */
+  withExecute(nested: Execute): Queues {
+    return new Queues({ ...this.#parts, nested })
+  }
+
+  /** Adds a run and waits for its reply; undefined after `waitMs`. Errors: 429 backlog, 503 no worker or no Redis. */
+  async execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined> {
+    const { nested } = this.#parts
+    if (nested !== undefined) return await nested(job, wait)
+    const reply = await failAs503(() => this.#runAwaited(job, wait))
+    if (reply instanceof StreamedAnswer) throw new Error('A run streams its answer unasked')
     return reply
   }
-  return reply === undefined ? undefined : withBody(parts.redis, reply)
+
+  /** Like `execute` for a caller that also takes a streamed answer. */
+  executeStreaming(
+    job: ExecuteJob,
+    wait: Wait,
+  ): Promise<ExecuteReply | StreamedAnswer | undefined> {
+    const { address } = this.#parts.replies
+    return failAs503(() => this.#runAwaited({ ...job, stream: address }, wait))
+  }
+
+  /** Admits a run, makes it durable with `store`, then adds it. Errors as `execute`. */
+  async enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void> {
+    const { admission, log } = this.#parts
+    const queued: ExecuteJob = { ...job, asynchronous: true }
+    const { lane, counted } = admission.admit('bots-async', queued, true)
+    await failAs503(() => counted)
+    const wait = await failAs503(() => this.#joinLines('bots-async', queued))
+    await store().catch(async (error: unknown) => {
+      await withdraw(this.#parts, 'bots-async', queued).catch(() => undefined)
+      throw error
+    })
+    try {
+      await this.#add('bots-async', await this.#storeInput(queued), lane, wait)
+    } catch (error) {
+      // The stored run is added by a worker's upkeep once Redis is back.
+      log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
+    }
+  }
+
+  sendAway(): void {
+    this.#parts.replies.sendAway()
+  }
+
+  /** Marks a run as late; returns its reply if it has finished. */
+  late({ runId, deadline }: ExecuteJob): Promise<ExecuteReply | undefined> {
+    const { config, redis } = this.#parts
+    const keepMs = deadline - Date.now() + 2 * SLACK_MS + config.botTimeoutMaxMs
+    return failAs503(async () => {
+      const reply = await runScript(redis, LATE, [keys.reply(runId), keys.late(runId)], [keepMs])
+      return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
+    })
+  }
+
+  /** Adds a stored run again; harmless if it is queued. */
+  async restore(job: ExecuteJob): Promise<void> {
+    const queued: ExecuteJob = { ...job, asynchronous: true }
+    const wait = await this.#parts.lines.join(queued, true)
+    await this.#add('bots-async', await this.#storeInput(queued), 0, wait)
+  }
+
+  has(queue: BotQueue, runId: string): Promise<boolean> {
+    return hasJob(this.#parts.bots[queue], runId)
+  }
+
+  cancel(runId: string, projectId: string): Promise<void> {
+    const { redis, bus, bots, lines } = this.#parts
+    return failAs503(async () => {
+      for (const name of BOT_QUEUES) {
+        const job = await bots[name].getJob(runId)
+        if ((await bots[name].remove(runId)) === 1) {
+          await redis.zrem(keys.flight(name, projectId), runId)
+          if (job !== undefined) await lines.leave(job.data)
+        }
+      }
+      await redis.unlink(keys.input(runId))
+      await bus.publish(CANCEL, runId)
+    })
+  }
+
+  async close(): Promise<void> {
+    const { replies, bots, redis } = this.#parts
+    replies.close()
+    await Promise.allSettled(Object.values(bots).map((queue) => queue.close()))
+    redis.disconnect()
+  }
+
+  async #runAwaited(
+    job: ExecuteJob,
+    wait: Wait,
+  ): Promise<ExecuteReply | StreamedAnswer | undefined> {
+    const { redis, replies } = this.#parts
+    const waiter = await this.#startAwaited(job, wait).catch((error: unknown) => {
+      replies.abandon(job)
+      throw error
+    })
+    const reply = await waiter.reply
+    if (reply === 'gone') {
+      await this.cancel(job.runId, job.projectId)
+      const reason: unknown = wait.signal?.reason
+      throw reason instanceof HttpError ? reason : badRequest('The caller has gone')
+    }
+    if (reply instanceof StreamedAnswer) {
+      cutOnAbort(reply, wait.signal)
+      return reply
+    }
+    return reply === undefined ? undefined : withBody(redis, reply)
+  }
+
+  async #startAwaited(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
+    const { replies, admission, bots, lines } = this.#parts
+    const awaited = { reply: replies.channel, waitUntil: Date.now() + waitMs }
+    const ready = await this.#storeInput({ ...job, ...awaited })
+    const waiter = replies.wait(ready, waitMs, signal)
+    const { lane, isSure, counted } = admission.admit('bots-sync', ready, mayBeLate === true)
+    // A rejected run must not have run: a fast worker could finish it before it is removed.
+    if (!isSure) await counted
+    const adding = this.#joinLines('bots-sync', ready).then((wait) =>
+      this.#add('bots-sync', ready, lane, wait),
+    )
+    const [admitted, added] = await Promise.allSettled([counted, adding])
+    if (added.status === 'rejected') throw added.reason
+    if (admitted.status === 'fulfilled') return waiter
+    // A rejected run that a worker has already taken continues.
+    if ((await bots['bots-sync'].remove(job.runId)) !== 1) return waiter
+    // Removing a missing job succeeds: the run may have ended. Redis has then sent its reply before this answer.
+    await yieldAfterPendingIo()
+    const reply = await Promise.race([waiter.reply, undefined])
+    if (typeof reply === 'object') return waiter
+    await lines.leave(ready)
+    throw admitted.reason
+  }
+
+  /** Stores a large input before the job: a worker may be faster than a second connection. */
+  async #storeInput(job: ExecuteJob): Promise<ExecuteJob> {
+    const { input, ...rest } = job
+    if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
+    const inputKey = keys.input(job.runId)
+    const keepMs = job.deadline - Date.now() + SLACK_MS
+    await this.#parts.redis.set(inputKey, input, 'PX', keepMs)
+    return { ...rest, inputKey }
+  }
+
+  /** Errors: 429, after which the run is not in flight. */
+  async #joinLines(name: BotQueue, job: ExecuteJob): Promise<LineWait> {
+    try {
+      return await this.#parts.lines.join(job)
+    } catch (error) {
+      if (error instanceof HttpError) await withdraw(this.#parts, name, job)
+      throw error
+    }
+  }
+
+  /** Adds a run behind the admissions of the same turn of the event loop; the commands of a turn are sent together. */
+  async #add(name: BotQueue, job: ExecuteJob, lane: number, { delayMs, waitsFor }: LineWait) {
+    const { bots, lines } = this.#parts
+    const priority = name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane
+    await new Promise((resolve) => setImmediate(resolve))
+    const options = { jobId: job.runId, priority, removeOnComplete: true, removeOnFail: true }
+    if (delayMs === 0) await bots[name].add('execute', job, options)
+    else await bots[name].add('execute', { ...job, waitsFor }, { ...options, delay: delayMs })
+    if (waitsFor === 'key') await lines.recheck(job)
+  }
+
+  /** Returns the number of jobs by queue and state. */
+  async depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>> {
+    const counts = Object.values(this.#parts.bots).map(
+      async (queue) => [queue.name, await queue.getJobCounts()] as const,
+    )
+    return Object.fromEntries(await Promise.all(counts))
+  }
+
+  /** Returns the enqueue time of the oldest waiting run among these, in epoch ms. */
+  async oldestOf(name: BotQueue, runIds: readonly string[]): Promise<number | undefined> {
+    const jobs = await Promise.all(runIds.map((runId) => this.#parts.bots[name].getJob(runId)))
+    const waiting = jobs.flatMap((job) => (job && !job.processedOn ? [job.timestamp] : []))
+    return waiting.length === 0 ? undefined : Math.min(...waiting)
+  }
+
+  /** Returns the enqueue time of the oldest waiting job by queue, in epoch ms. */
+  async waitingSince(): Promise<Readonly<Record<string, number>>> {
+    const oldest = Object.values(this.#parts.bots).map(async (queue) => {
+      const states = (['waiting', 'prioritized'] as const).map((state) =>
+        queue.getJobs([state], 0, OLDEST_OF - 1, true),
+      )
+      const found = await Promise.all(states)
+      const times = found.flat().flatMap((job) => job?.timestamp ?? [])
+      return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
+    })
+    return Object.fromEntries((await Promise.all(oldest)).flat())
+  }
+
+  /** Returns the round trip to Redis in ms. */
+  async ping(): Promise<number> {
+    const started = performance.now()
+    await this.#parts.redis.ping()
+    return performance.now() - started
+  }
 }
 
-async function whole<Reply>(answer: Promise<Reply | StreamedAnswer>): Promise<Reply> {
-  const reply = await answer
-  if (reply instanceof StreamedAnswer) throw new Error('A run streams its answer unasked')
-  return reply
+async function withdraw(
+  { redis, bots, lines }: Pick<Parts, 'redis' | 'bots' | 'lines'>,
+  name: BotQueue,
+  job: ExecuteJob,
+): Promise<void> {
+  const { runId, projectId } = job
+  const [removed] = await Promise.all([
+    bots[name].remove(runId),
+    redis.zrem(keys.flight(name, projectId), runId),
+    redis.unlink(keys.input(runId)),
+  ])
+  // A run that a worker has taken keeps its turn.
+  if (removed === 1) await lines.leave(job)
 }
 
 /** The worker then stops the run. */
@@ -296,68 +326,6 @@ function cutOnAbort(answer: StreamedAnswer, signal: AbortSignal | undefined): vo
   const cut = () => answer.cut('The caller has gone')
   if (signal?.aborted) cut()
   else signal?.addEventListener('abort', cut, { once: true })
-}
-
-async function cancelRun(
-  { redis, bus, bots, lines }: Parts,
-  jobs: BotJobs,
-  runId: string,
-  projectId: string,
-): Promise<void> {
-  for (const name of BOT_QUEUES) {
-    const job = await bots[name].getJob(runId)
-    if ((await jobs.remove(name, runId)) === 1) {
-      await redis.zrem(keys.flight(name, projectId), runId)
-      if (job !== undefined) await lines.leave(job.data)
-    }
-  }
-  await redis.unlink(keys.input(runId))
-  await bus.publish(CANCEL, runId)
-}
-
-async function lateReply(
-  { config, redis }: Parts,
-  { runId, deadline }: ExecuteJob,
-): Promise<ExecuteReply | undefined> {
-  const lease = deadline - Date.now() + 2 * SLACK_MS + config.botTimeoutMaxMs
-  const reply = await runScript(redis, LATE, [keys.reply(runId), keys.late(runId)], [lease])
-  return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
-}
-
-function observation({ redis, bots }: Parts): Observation {
-  const all = Object.values(bots)
-  return {
-    async depths() {
-      const counts = await Promise.all(
-        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
-      )
-      return Object.fromEntries(counts)
-    },
-    async oldestOf(name, runIds) {
-      const jobs = await Promise.all(runIds.map((runId) => bots[name].getJob(runId)))
-      const waiting = jobs.flatMap((job) => (job && !job.processedOn ? [job.timestamp] : []))
-      return waiting.length === 0 ? undefined : Math.min(...waiting)
-    },
-    async waitingSince() {
-      const oldest = await Promise.all(
-        all.map(async (queue) => {
-          const found = await Promise.all(
-            (['waiting', 'prioritized'] as const).map((state) =>
-              queue.getJobs([state], 0, OLDEST_OF - 1, true),
-            ),
-          )
-          const times = found.flat().flatMap((job) => job?.timestamp ?? [])
-          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
-        }),
-      )
-      return Object.fromEntries(oldest.flat())
-    },
-    async ping() {
-      const started = performance.now()
-      await redis.ping()
-      return performance.now() - started
-    },
-  }
 }
 
 async function withBody(redis: Redis, reply: ExecuteReply): Promise<ExecuteReply> {

@@ -55,7 +55,7 @@ export class Runner {
     this.#options = options
     const { queues } = options.services
     const execute = nestedExecute((running) => runOnce(this.#parts, running))
-    this.#services = { ...options.services, queues: { ...queues, execute } }
+    this.#services = { ...options.services, queues: queues.withExecute(execute) }
     this.#lives = createRunLives(this.#services, runs)
     this.#loader = createLoader(this.#services)
     this.#parts = {
