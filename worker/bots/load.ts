@@ -43,6 +43,7 @@ const BOT_OVERHEAD = 10_000
 const PROJECT_FRESH_MS = 4000
 
 export function createLoader(services: Services) {
+  const { principals } = services
   const bots = new Cache<string, LoadedBot, ExecuteJob>({
     name: 'bot-code',
     max: sizeWithin(services.config.workerMemoryMb, CODE_CACHE_MB),
@@ -57,39 +58,38 @@ export function createLoader(services: Services) {
     fetch: (id) => loadProject(services, id),
   })
 
+  /** Errors: 400 when the code is gone. */
+  async function bot(job: ExecuteJob): Promise<LoadedBot> {
+    // A version never changes, so the cache is never stale.
+    const key = codeKey(job)
+    const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
+    if (found === undefined) throw badRequest('No executable code')
+    return found
+  }
+
   return {
-    /** Errors: 400 when the code is gone. */
-    async bot(job: ExecuteJob): Promise<LoadedBot> {
-      // A version never changes, so the cache is never stale.
-      const key = codeKey(job)
-      const found = bots.get(key) ?? (await bots.fetch(key, { context: job }))
-      if (found === undefined) throw badRequest('No executable code')
-      return found
+    bot,
+    /** Loads the bot, its run-as session and what the session may use. Errors: 400 when the code or the membership is gone. */
+    async run(job: ExecuteJob): Promise<LoadedRun> {
+      const [loaded, session] = await Promise.all([bot(job), actingSession(principals, job)])
+      if (session === undefined) throw badRequest('The membership that the bot runs as is gone')
+      const present = presentBot(job, loaded.bot, session)
+      const home = await principals.project(job.botProjectId)
+      // Either of the Bot's Project and the Project that it works in may require declarations.
+      const isDeclared = [home, session.principal.project].some(
+        (project) => project?.requiresDeclarations === true,
+      )
+      const declared = readDeclarations(present, isDeclared)
+      const isHome = session.principal.project.id === job.botProjectId
+      const botProject = isHome ? session.project : await projects.fetch(job.botProjectId)
+      const sources = [botProject, ...(isHome ? [] : [session.project])]
+      const secrets = mergeSecrets(sources, present.system === true, declared?.secrets)
+      return { ...loaded, session, declared, secrets }
     },
     /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
     async projectConcurrency({ projectId }: ExecuteJob): Promise<number> {
-      const { botConcurrency = 0 } = (await services.principals.project(projectId)) ?? {}
+      const { botConcurrency = 0 } = (await principals.project(projectId)) ?? {}
       return botConcurrency || services.config.projectConcurrency || Number.POSITIVE_INFINITY
-    },
-    /** Returns the run-as session. Errors: 400 when the membership is gone. */
-    async session(job: ExecuteJob): Promise<Session> {
-      const session = await actingSession(services.principals, job)
-      if (session === undefined) throw badRequest('The membership that the bot runs as is gone')
-      return session
-    },
-    declared: (job: ExecuteJob, bot: Resource, session: Session) =>
-      declaredFor(services, job, presentBot(job, bot, session), session),
-    async secrets(
-      job: ExecuteJob,
-      bot: Resource,
-      session: Session,
-      declared: BotDeclarations | undefined,
-    ): Promise<Secrets> {
-      const withSystem = presentBot(job, bot, session).system === true
-      const isOwn = session.principal.project.id === job.botProjectId
-      const botProject = isOwn ? session.project : await projects.fetch(job.botProjectId)
-      const sources = [botProject, ...(isOwn ? [] : [session.project])]
-      return mergeSecrets(sources, withSystem, declared?.secrets)
     },
   }
 }
@@ -97,21 +97,6 @@ export function createLoader(services: Services) {
 /** A later attempt has the code of the first one, but not the secrets and hosts that its Bot has lost since then. */
 function presentBot({ botId }: ExecuteJob, bot: Resource, { profile }: Session): Resource {
   return profile.resourceType === 'Bot' && profile.id === botId ? profile : bot
-}
-
-/** Either of the Bot's Project and the Project that it works in may require declarations. */
-async function declaredFor(
-  { principals }: Services,
-  job: ExecuteJob,
-  bot: Resource,
-  session: Session,
-): Promise<BotDeclarations | undefined> {
-  const home = await principals.project(job.botProjectId)
-  const projects = [home, session.principal.project]
-  return readDeclarations(
-    bot,
-    projects.some((project) => project?.requiresDeclarations === true),
-  )
 }
 
 async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> {
@@ -194,7 +179,14 @@ function mergeSecrets(
   }
 }
 
-interface LoadedBot {
+interface LoadedRun extends LoadedBot {
+  readonly session: Session
+  /** Undefined for a Bot that may use all secrets and hosts. */
+  readonly declared: BotDeclarations | undefined
+  readonly secrets: Secrets
+}
+
+export interface LoadedBot {
   readonly bot: Resource
   readonly code: string
   readonly file: string

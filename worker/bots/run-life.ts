@@ -88,7 +88,10 @@ export function createRunLives({ database, log }: Services, runs: Runs) {
       const { job, number, isRepeat } = taken
       if (job.asynchronous) {
         const rows = job.scheduled === undefined ? pending : occurrences
-        return await unlessAway(leaseRow(database, rows, taken, lost))
+        return await leaseRow(database, rows, taken, lost).catch((error: unknown) => {
+          if (error instanceof HttpError) return undefined
+          throw error
+        })
       }
       // A caller's run gets a row when the caller stops waiting.
       const attempt = { number, isRepeat, id: randomUUID() }
@@ -136,13 +139,6 @@ function held(rows: Rows, runId: string, row: Held, run: LeasedRun): LeasedRun {
   return { ...run, leave }
 }
 
-async function unlessAway(leasing: Promise<LeasedRun | undefined>): Promise<LeasedRun | undefined> {
-  return await leasing.catch((error: unknown) => {
-    if (error instanceof HttpError) return undefined
-    throw error
-  })
-}
-
 async function renew(database: Database, table: LeaseTable, rows: Rows): Promise<void> {
   const leases = [...rows].map(([run, row]) => ({ key: [run], token: row.token, row }))
   const missing = await renewLeases(database, table, leases)
@@ -173,44 +169,43 @@ function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): b
   return reason instanceof LeaseLost
 }
 
-export function endAttempt(
-  { job, signal }: { readonly job: ExecuteJob; readonly signal: AbortSignal },
-  bridge: Bridge,
-  report: RunReport,
-  result: RunResult,
-): Attempted {
-  const { runId } = job
+interface EndedAttempt {
+  readonly job: ExecuteJob
+  readonly signal: AbortSignal
+  readonly bridge: Bridge
+  readonly report: RunReport
+  readonly result: RunResult
+}
+
+export function endAttempt(ended: EndedAttempt): Attempted {
+  const { job, signal, bridge, report, result } = ended
   const isStopped = isCutOff(signal, result.failure)
   if (isStopped && signal.reason === SHUTDOWN && !bridge.hasWritten) return BACK
-  const { kind } = result
   const failure = isStopped ? 'interrupted' : result.failure
-  const status = failure === 'interrupted' ? failure : result.status
   const audited = report.end(result, failure, bridge.made)
   const isLost = signal.reason instanceof LeaseLost
-  if (isStopped) return { kind: 'done', reply: interrupted(runId), failure, audited, isLost }
+  const reply = isStopped ? interrupted(job.runId) : toReply(ended)
+  return { kind: 'done', reply, failure, audited, isLost }
+}
+
+function toReply({ job, bridge, report, result }: EndedAttempt): ExecuteReply {
+  const { runId } = job
+  const { kind, failure } = result
   // An error after an outage is not the bot's answer: the caller gets 503 and may retry, or an interruption.
   if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
-    const again: ExecuteReply = { runId, status: 'unavailable', kind }
-    const reply = bridge.hasWritten ? interrupted(runId) : again
-    return { kind: 'done', reply, failure, audited }
+    return bridge.hasWritten ? interrupted(runId) : { runId, status: 'unavailable', kind }
   }
+  const status = failure === 'interrupted' ? failure : result.status
   const { stream } = bridge.made
   // The caller has the status already.
-  if (stream !== undefined) {
-    const reply = { runId, status, kind: 'undefined', streamed: stream.chunks } as const
-    return { kind: 'done', reply, failure, audited }
-  }
+  if (stream !== undefined) return { runId, status, kind: 'undefined', streamed: stream.chunks }
   if (status === 'ok' && kind === 'undefined' && job.answersLog) {
-    const reply = { runId, status, kind: 'string', body: report.cleaned(result.log) } as const
-    return { kind: 'done', reply, failure, audited }
+    return { runId, status, kind: 'string', body: report.cleaned(result.log) }
   }
-  if (failure === 'returned') {
-    const { httpStatus = 400 } = result
-    const body = cleanedOutcome(result.body, report)
-    return { kind: 'done', reply: { runId, status, kind, body, httpStatus }, failure, audited }
-  }
-  const body = status === 'ok' ? result.body : withRunId(cleanedOutcome(result.body, report), runId)
-  return { kind: 'done', reply: { runId, status, kind, body }, failure, audited }
+  if (status === 'ok') return { runId, status, kind, body: result.body }
+  const body = cleanedOutcome(result.body, report)
+  if (failure !== 'returned') return { runId, status, kind, body: withRunId(body, runId) }
+  return { runId, status, kind, body, httpStatus: result.httpStatus ?? 400 }
 }
 
 /** Redacts secrets in the texts of a failure, which AsyncJobs and dead letters keep. */

@@ -49,10 +49,8 @@ export interface DryRun {
   report(job: ExecuteJob, startedAt: Date, secrets: readonly string[]): RunReport
 }
 
-export interface RunParts {
-  readonly options: RunnerOptions
-  /** Their queue runs called bots in the slot of the caller. */
-  readonly services: Services
+/** The queues of the services run called bots in the slot of the caller. */
+export interface RunParts extends RunnerOptions {
   readonly loader: Loader
   /** Errors: LeaseLost, which ends the run. */
   markWrite(running: Running): Promise<void>
@@ -60,17 +58,12 @@ export interface RunParts {
 
 /** Runs the code of a job that has its slot, and records the run. A dry run records nothing. */
 export async function runOnce(parts: RunParts, running: Running): Promise<Attempted> {
-  const { runs, executors, reports, metrics } = parts.options
+  const { runs, executors, reports, metrics } = parts
   const { job, attempt, controller, hold, dryRun } = running
   const { services } = dryRun ?? parts
-  const [loaded, session, input] = await Promise.all([
-    parts.loader.bot(job),
-    parts.loader.session(job),
-    runs.input(job),
-  ])
+  const [run, input] = await Promise.all([parts.loader.run(job), runs.input(job)])
+  const { session, declared, secrets, ...loaded } = run
   const { bot, limits } = loaded
-  const declared = await parts.loader.declared(job, bot, session)
-  const secrets = await parts.loader.secrets(job, bot, session, declared)
   const isDry = dryRun !== undefined
   await using token = isDry ? NO_TOKEN : createRunToken(services, session, declared, limits.wallMs)
   const accessToken = loaded.wantsToken ? await token.take() : undefined
@@ -112,7 +105,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
   bridge.end()
   if (isKilled(result.failure)) controller.abort()
   metrics.used(result)
-  return endAttempt({ job, signal: controller.signal }, bridge, report, result)
+  return endAttempt({ job, signal: controller.signal, bridge, report, result })
 }
 
 interface Called {
@@ -130,7 +123,7 @@ function openBridge(
   const { job, controller, dryRun } = running
   return new Bridge({
     services: (dryRun ?? parts).services,
-    metrics: parts.options.metrics,
+    metrics: parts.metrics,
     session,
     job,
     signal: controller.signal,
@@ -140,7 +133,7 @@ function openBridge(
     mintToken,
     openStream: (markWrite) => {
       const stop = (reason: Error) => controller.abort(reason)
-      return parts.options.streams.open({ job, maxBytes: resultBytes, markWrite, stop })
+      return parts.streams.open({ job, maxBytes: resultBytes, markWrite, stop })
     },
   })
 }

@@ -34,7 +34,7 @@ import {
 import { eventFor, notificationText } from '../../shared/subscriptions/notifications.ts'
 import { endedSubscriptions, readSubscriptionState } from '../../shared/subscriptions/state.ts'
 import { readEventTime } from '../../shared/subscriptions/store-topic-events.ts'
-import type { Runner } from '../bots/run.ts'
+import type { Runner } from '../bots/runner.ts'
 import {
   type Message,
   missingTargetResult,

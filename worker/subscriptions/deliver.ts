@@ -19,7 +19,7 @@ import {
 import { leaseDue, type MatchOptions, matchEvents } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import { addHeartbeats } from '../../shared/subscriptions/store-topic-events.ts'
-import type { Runner } from '../bots/run.ts'
+import type { Runner } from '../bots/runner.ts'
 import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
 import { auditAttempt, createReportedAlone, type EventMetrics, reportSuccesses } from './audit.ts'
 import { createPaceReader } from './pace.ts'

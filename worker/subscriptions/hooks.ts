@@ -13,7 +13,7 @@ import type { Config } from '../../shared/core/config/config.ts'
 import { fetchOutbound } from '../../shared/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
-import type { Runner } from '../bots/run.ts'
+import type { Runner } from '../bots/runner.ts'
 
 const TIMEOUT_MS = 120_000
 

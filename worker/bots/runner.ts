@@ -7,10 +7,9 @@ import { HttpError, LeaseLost } from '../../shared/core/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
 import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
-import type { Services } from '../../shared/request/services.ts'
+import { hasDelivery } from '../../shared/subscriptions/deliveries.ts'
 import { runDry } from './dry-run.ts'
-import { createLoader, type Loader, withRunId } from './load.ts'
-import { awaitStart, leaveLines, paceHold } from './pacing.ts'
+import { createLoader, type LoadedBot, withRunId } from './load.ts'
 import {
   BACK,
   createRunLives,
@@ -31,43 +30,39 @@ import {
   type RunParts,
   runOnce,
 } from './run-once.ts'
-import { type Attempted, cancelled, type Done, noteFailure, refusal } from './run-result.ts'
-import { Slots } from './slots.ts'
+import { type Attempted, cancelled, noteFailure, refusal } from './run-result.ts'
+import { type Hold, Slots } from './slots.ts'
 
-type InHand = Omit<Running, 'controller'>
-
-type Counted = (Done & { readonly ranMs: number }) | Exclude<Attempted, Done>
+type LeasedJob = Omit<Running, 'controller'>
 
 const DONE: JobEnd = { kind: 'done' }
+/** Until a run looks again whether it may start, after a failure of Redis. */
+const REDIS_AWAY_MS = 1000
 
 export class Runner {
-  readonly #options: RunnerOptions
-  readonly #services: Services
   readonly #parts: RunParts
   readonly #active = new Map<string, AbortController>()
   readonly #lives: RunLives
-  readonly #loader: Loader
   readonly #settling: Settling
   readonly #slots: Slots
 
   constructor(options: RunnerOptions) {
     const { runs, executors, metrics } = options
-    this.#options = options
-    const { queues } = options.services
-    const execute = nestedExecute((running) => runOnce(this.#parts, running))
-    this.#services = { ...options.services, queues: queues.withExecute(execute) }
-    this.#lives = createRunLives(this.#services, runs)
-    this.#loader = createLoader(this.#services)
+    const queues = options.services.queues.withExecute(
+      nestedExecute((running) => runOnce(this.#parts, running)),
+    )
+    const services = { ...options.services, queues }
+    this.#lives = createRunLives(services, runs)
     this.#parts = {
-      options,
-      services: this.#services,
-      loader: this.#loader,
+      ...options,
+      services,
+      loader: createLoader(services),
       markWrite: (running) => this.#markWrite(running),
     }
-    this.#settling = createSettling(this.#services, runs)
+    this.#settling = createSettling(services, runs)
     this.#slots = new Slots({
       liveWorkers: () => runs.presence.liveWorkers(),
-      perQueue: this.#services.config.workerConcurrency,
+      perQueue: services.config.workerConcurrency,
       room: () => executors.room,
     })
     metrics.showHeld(() => this.#slots.held())
@@ -80,52 +75,52 @@ export class Runner {
 
   async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
     const { job } = taken
-    const delayMs = await awaitStart(this.#services, this.#options.runs, job)
+    const delayMs = await this.#msUntilStart(job)
     if (delayMs > 0) return { kind: 'back', delayMs }
     const run = await this.#lives.lease(taken, this.#stopRun(job))
     if (run === undefined) return DONE
     // A run whose end could not be settled is free for another attempt.
     let end: JobEnd = BACK
     try {
-      end = await this.#take({ job, attempt: run.attempt, onRest })
+      end = await this.#runToEnd({ job, attempt: run.attempt, onRest })
       return end
     } finally {
       await run.leave(end)
-      if (end.kind === 'done') await leaveLines(this.#services, job)
+      if (end.kind === 'done') await this.#leaveLines(job)
     }
   }
 
   /** Runs a delivery job, whose queue is PostgreSQL, and returns its outcome. */
   async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Attempted> {
-    const deadline = job.deadline - Date.now() + this.#options.runs.presence.now()
+    const deadline = job.deadline - Date.now() + this.#parts.runs.presence.now()
     const timed = { ...job, deadline }
-    const delayMs = await awaitStart(this.#services, this.#options.runs, timed)
+    const delayMs = await this.#msUntilStart(timed)
     if (delayMs > 0) return { kind: 'back', delayMs }
     const attempt = { number, isRepeat: false, lease }
     // PostgreSQL keeps the order of a key's deliveries, also between attempts.
     const done = await this.#runCounted({ job: timed, attempt, onRest: () => {} }).finally(() =>
-      leaveLines(this.#services, job),
+      this.#leaveLines(job),
     )
     return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
   }
 
   /** Replies for a job that BullMQ gave up; a poison job has killed its worker twice. */
   async giveUp(job: ExecuteJob, isPoison: boolean): Promise<void> {
-    const { executors, stats } = this.#options
+    const { executors, loader, stats } = this.#parts
     if (isPoison) {
-      const { codeHash } = await this.#loader.bot(job)
+      const { codeHash } = await loader.bot(job)
       executors.suspect({ botKey: botKey(job), codeHash })
     }
-    const taken = { job, number: 1, isRepeat: true }
-    const run = await this.#lives.lease(taken, this.#stopRun(job))
+    const run = await this.#lives.lease({ job, number: 1, isRepeat: true }, this.#stopRun(job))
     if (run === undefined) return
-    noteFailure(this.#services.log, job, 'interrupted', 0)
+    noteFailure(this.#parts.services.log, job, 'interrupted', 0)
     const ended = { outcome: isPoison ? 'poison' : 'interrupted', queuedMs: 0, ranMs: 0 }
-    if (job.dryRunOf === undefined) stats.run(job, await this.#version(job), ended)
+    const loaded = await this.#loaded(job)
+    if (job.dryRunOf === undefined) stats.run(job, loaded?.version, ended)
     await this.#finish({ job, attempt: run.attempt }, interrupted(job.runId), 0).finally(() =>
       run.leave(DONE),
     )
-    await leaveLines(this.#services, job)
+    await this.#leaveLines(job)
   }
 
   abandonAll(): void {
@@ -140,25 +135,52 @@ export class Runner {
     return () => this.#active.get(runId)?.abort(new LeaseLost())
   }
 
-  async #take(inHand: InHand): Promise<JobEnd> {
-    const { job, onRest } = inHand
-    const { log } = this.#services
-    const done = await this.#runCounted(inHand)
+  /**
+   * Returns ms until the run may look again whether its key and the rate of its bot let it start. A run that is no
+   * longer wanted does not wait: its end makes room.
+   */
+  async #msUntilStart(job: ExecuteJob): Promise<number> {
+    const { runs, services } = this.#parts
+    const { queues, database, log } = services
+    if (job.turn === undefined && job.rate === undefined) return 0
+    if (runs.wasCancelled(job.runId) || runs.presence.now() > job.deadline) return 0
+    try {
+      return await queues.lines.start(job, (id) => hasDelivery(database, id))
+    } catch (cause) {
+      log.warn({ runId: job.runId, cause }, 'A run cannot look whether it may start')
+      return REDIS_AWAY_MS
+    }
+  }
+
+  /** After a failure the next run of the key finds that this one has ended. */
+  async #leaveLines(job: ExecuteJob): Promise<void> {
+    const { queues, log } = this.#parts.services
+    await queues.lines.leave(job).catch((cause: unknown) => {
+      log.warn({ runId: job.runId, cause }, 'The turn of a run could not be ended')
+    })
+  }
+
+  async #runToEnd(leased: LeasedJob): Promise<JobEnd> {
+    const { job, onRest } = leased
+    const { log } = this.#parts.services
+    const startedAt = Date.now()
+    const done = await this.#runCounted(leased)
     if (done.kind === 'back') return done
-    const { reply, failure, audited, ranMs, isLost } = done
+    const { reply, failure, audited, isLost } = done
     if (isLost === true) {
       log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
       return DONE
     }
     if (job.asynchronous && failure !== undefined) {
-      const delayMs = await this.#retryAfter(job, failure)
+      const loaded = await this.#loaded(job)
+      const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
       if (delayMs !== undefined) return { kind: 'again', delayMs }
     }
     if (job.asynchronous && reply.status === 'unavailable') {
       log.error({ runId: job.runId }, 'A bot run is left to upkeep')
       return DONE
     }
-    await this.#finish(inHand, reply, ranMs)
+    await this.#finish(leased, reply, Date.now() - startedAt)
     if (job.asynchronous) {
       onRest(true)
       await audited
@@ -166,14 +188,9 @@ export class Runner {
     return DONE
   }
 
-  async #retryAfter(job: ExecuteJob, failure: Done['failure']): Promise<number | undefined> {
-    const loaded = await this.#loader.bot(job).catch(() => undefined)
-    return retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
-  }
-
   /** Publishes the reply before the remaining work. */
   async #finish(
-    { job, attempt: { id, isRepeat, lease } }: Pick<InHand, 'job' | 'attempt'>,
+    { job, attempt: { id, isRepeat, lease } }: Pick<LeasedJob, 'job' | 'attempt'>,
     reply: ExecuteReply,
     ranMs: number,
   ): Promise<void> {
@@ -181,36 +198,33 @@ export class Runner {
     await this.#settling.finish(lease ? { ...job, lease } : job, reply, end)
   }
 
-  async #runCounted(inHand: InHand): Promise<Counted> {
-    const { metrics, stats } = this.#options
-    const { job } = inHand
-    if (job.dryRunOf !== undefined) {
-      const done = await this.#runOrFail(inHand)
-      return done.kind === 'back' ? done : { ...done, ranMs: 0 }
-    }
+  async #runCounted(leased: LeasedJob): Promise<Attempted> {
+    const { metrics, stats, services } = this.#parts
+    const { job } = leased
+    if (job.dryRunOf !== undefined) return await this.#runOrFail(leased)
     const startedAt = Date.now()
     const queuedMs = startedAt - job.added
     const ended = metrics.started(job)
-    const done = await this.#runOrFail(inHand)
+    const done = await this.#runOrFail(leased)
     if (done.kind === 'back') {
       ended('put-off', queuedMs, 0)
       return done
     }
     const outcome = done.failure ?? 'ok'
     const ranMs = Date.now() - startedAt
-    noteFailure(this.#services.log, job, done.failure, ranMs)
+    noteFailure(services.log, job, done.failure, ranMs)
     ended(outcome, queuedMs, ranMs)
-    stats.run(job, await this.#version(job), { outcome, queuedMs, ranMs })
-    return { ...done, ranMs }
+    const loaded = await this.#loaded(job)
+    stats.run(job, loaded?.version, { outcome, queuedMs, ranMs })
+    return done
   }
 
   /** Undefined if the code cannot be loaded. */
-  async #version(job: ExecuteJob): Promise<string | undefined> {
-    const loaded = await this.#loader.bot(job).catch(() => undefined)
-    return loaded?.version
+  async #loaded(job: ExecuteJob): Promise<LoadedBot | undefined> {
+    return await this.#parts.loader.bot(job).catch(() => undefined)
   }
 
-  async #runOrFail({ job, attempt, onRest }: InHand): Promise<Attempted> {
+  async #runOrFail({ job, attempt, onRest }: LeasedJob): Promise<Attempted> {
     const controller = new AbortController()
     const { runId } = job
     this.#active.set(runId, controller)
@@ -228,7 +242,7 @@ export class Runner {
         const reply = { runId, status: 'error', kind: 'outcome', body } as const
         return { kind: 'done', reply, failure: 'thrown' }
       }
-      this.#services.log.error({ runId, cause: error }, 'A bot run could not start')
+      this.#parts.services.log.error({ runId, cause: error }, 'A bot run could not start')
       return unavailable(runId)
     } finally {
       this.#active.delete(runId)
@@ -236,13 +250,13 @@ export class Runner {
   }
 
   async #runInSlot(running: Running): Promise<Attempted> {
-    const { runs, metrics, stats } = this.#options
+    const { runs, loader, metrics, stats, services } = this.#parts
     const { job, attempt, controller, onRest } = running
     const refused = await refusal(runs, job, attempt)
     if (refused !== undefined) return refused
     const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
-      this.#loader.bot(job),
-      this.#loader.projectConcurrency(job),
+      loader.bot(job),
+      loader.projectConcurrency(job),
     ])
     const taken = this.#slots.take({
       bot: { id: job.botId, cap: maxConcurrency },
@@ -272,7 +286,7 @@ export class Runner {
       }
       const begun = { job, attempt, controller, onRest: rest, hold }
       const run = (job.dryRunOf === undefined ? runOnce : runDry)(this.#parts, begun)
-      return await run.finally(markActive(this.#services, job))
+      return await run.finally(markActive(services, job))
     } finally {
       slot.free()
     }
@@ -285,4 +299,10 @@ export class Runner {
     controller.abort(lost)
     throw lost
   }
+}
+
+/** Returns the wait of a first attempt for its key or rate, before it got a slot. */
+function paceHold({ waitsFor, failures, added }: ExecuteJob): Hold | undefined {
+  if (waitsFor === undefined || failures !== undefined) return undefined
+  return { reason: waitsFor, ms: Date.now() - added }
 }
