@@ -18,10 +18,17 @@ import {
 } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
-import { botLimits, type FoundBot, findBot, maxQueueMs, resolveRunAs } from './bot.ts'
+import {
+  botLimits,
+  type FoundBot,
+  findBot,
+  findLabel,
+  maxQueueMs,
+  resolveRunAs,
+  runLabel,
+} from './bot.ts'
 import { type ExecuteInput, encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
 import { readPace } from './pace.ts'
-import { findLabel, runLabel } from './releases.ts'
 
 const LONGEST_WAIT_MS = 110_000
 

@@ -5,10 +5,16 @@ import {
   type RunLease,
   systemPrincipal,
 } from '../../shared/access/principal.ts'
-import { codeLocation, type FoundBot, maxQueueMs, toActing } from '../../shared/bots/bot.ts'
+import {
+  botAt,
+  codeLocation,
+  type FoundBot,
+  maxQueueMs,
+  runLabel,
+  toActing,
+} from '../../shared/bots/bot.ts'
 import { outcomeText } from '../../shared/bots/dead-runs.ts'
 import { debounceMs, readEventPace } from '../../shared/bots/pace.ts'
-import { botAt, runLabel } from '../../shared/bots/releases.ts'
 import {
   buryOccurrence,
   claimOccurrences,

@@ -6,9 +6,8 @@ import {
   type SubscriptionTarget,
   type SubscriptionTerms,
 } from '../../shared/access/subscription.ts'
-import { type BotTarget, type MissingTarget, toActing } from '../../shared/bots/bot.ts'
+import { type BotTarget, type MissingTarget, runLabel, toActing } from '../../shared/bots/bot.ts'
 import { readRate } from '../../shared/bots/pace.ts'
-import { runLabel } from '../../shared/bots/releases.ts'
 import type { Config } from '../../shared/core/config/config.ts'
 import { fetchOutbound } from '../../shared/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'

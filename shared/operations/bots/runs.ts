@@ -1,10 +1,9 @@
 /** `Bot/$runs`, `Bot/:id/$runs`, `$replay` and `$logs` (live), for project admins. */
 
 import { Readable } from 'node:stream'
-import { findBot, resolveRunAs } from '../../bots/bot.ts'
+import { findBot, findLabel, resolveRunAs } from '../../bots/bot.ts'
 import { createJob, runBot } from '../../bots/execute.ts'
 import { type BotLogMessage, subscribeToBotLogs } from '../../bots/live-logs.ts'
-import { findLabel } from '../../bots/releases.ts'
 import {
   type ArchivedInput,
   type BotRunRow,
