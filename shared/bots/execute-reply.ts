@@ -173,8 +173,6 @@ function textIn(body: Buffer | string, charset = 'utf-8'): string {
   throw unsupportedMediaType(`Text may be in UTF-8, ISO-8859-1 or windows-1252, not in ${shown}`)
 }
 
-/** Returns lower case without parameters; empty when absent. */
-
 function isJson(type: string): boolean {
   return type === 'application/json' || type === 'text/json' || type.endsWith('+json')
 }

@@ -100,128 +100,119 @@ export interface Wait {
   readonly waitsFor?: 'key' | 'rate'
 }
 
-export interface Lines {
-  /** Returns ms until the run may look again; 0 when it starts now. Errors: those of Redis. */
-  start(job: LineJob, hasDelivery: (id: string) => Promise<boolean>): Promise<number>
-  /** Ends the turn of a run, and promotes the next run of its key. Errors: those of Redis. */
-  leave(job: LineJob): Promise<void>
-}
-
-export interface ArrivalLines extends Lines {
-  /** For a run that arrives. Errors: 429 when too many wait for the rate, unless it was accepted before. */
-  join(job: LineJob, wasAccepted?: boolean): Promise<Wait>
-  /** Promotes a delayed job whose turn came before it was added. */
-  recheck(job: LineJob): Promise<void>
-}
-
 const NO_WAIT: Wait = { delayMs: 0 }
 
-type Bots = Readonly<Record<BotQueue, Queue>>
-
-export function openLines(redis: Redis, bots: Bots, log: Logger): ArrivalLines {
-  const lines = { redis, bots, log }
-  return {
-    async join(job, wasAccepted = job.class === 'event') {
-      const { turn, rate } = job
-      if (turn === undefined && rate === undefined) return NO_WAIT
-      const [place, startMs] = await Promise.all([
-        turn === undefined ? undefined : joinLine(redis, turn, toPlace(job)),
-        rate === undefined
-          ? 0
-          : awaitStart(redis, wasAccepted ? { ...rate, mostWaiting: -1 } : rate, job),
-      ])
-      if (startMs < 0) throw tooManyRequests(Math.max(1, Math.ceil((rate?.msPerRun ?? 0) / 1000)))
-      const turnMs = place === undefined ? 0 : lookMs(place.rank, place.most)
-      if (turnMs === 0 && startMs === 0) return NO_WAIT
-      return { delayMs: Math.max(turnMs, startMs), waitsFor: turnMs > 0 ? 'key' : 'rate' }
-    },
-    async recheck({ turn, ...job }) {
-      if (turn === undefined) return
-      const place = toPlace(job)
-      const rank = await redis.zrank(lineKey(turn), toMember(place))
-      if (rank !== null && rank < turn.most) await promote(lines, place)
-    },
-    async start(job, hasDelivery) {
-      const turnMs = job.turn === undefined ? 0 : await takeTurn(lines, job.turn, job, hasDelivery)
-      if (turnMs > 0 || job.rate === undefined) return turnMs
-      return await takeStart(redis, job.rate, job)
-    },
-    leave: (job) => leaveLines(lines, job),
-  }
-}
-
-interface Parts {
-  readonly redis: Redis
-  readonly bots: Bots
-  readonly log: Logger
-}
-
+/** A run at the front of a line. */
 interface Head extends Place {
   readonly ageMs: number
 }
 
 interface LinePlace {
   readonly rank: number
-  readonly most: number
   /** Empty for a run whose turn it is. */
   readonly heads: readonly Head[]
+}
+
+export class Lines {
+  readonly #redis: Redis
+  readonly #bots: Readonly<Record<BotQueue, Queue>>
+  readonly #log: Logger
+
+  constructor(redis: Redis, bots: Readonly<Record<BotQueue, Queue>>, log: Logger) {
+    this.#redis = redis
+    this.#bots = bots
+    this.#log = log
+  }
+
+  /** For a run that arrives. Errors: 429 when too many wait for the rate, unless it was accepted before. */
+  async join(job: LineJob, wasAccepted = job.class === 'event'): Promise<Wait> {
+    const { turn, rate } = job
+    if (turn === undefined && rate === undefined) return NO_WAIT
+    const [place, startMs] = await Promise.all([
+      turn && joinLine(this.#redis, turn, toPlace(job)),
+      rate && awaitStart(this.#redis, wasAccepted ? { ...rate, mostWaiting: -1 } : rate, job),
+    ])
+    if (rate !== undefined && startMs !== undefined && startMs < 0) {
+      throw tooManyRequests(Math.max(1, Math.ceil(rate.msPerRun / 1000)))
+    }
+    const turnMs = turn && place ? lookMs(place.rank, turn.most) : 0
+    const delayMs = Math.max(turnMs, startMs ?? 0)
+    return delayMs === 0 ? NO_WAIT : { delayMs, waitsFor: turnMs > 0 ? 'key' : 'rate' }
+  }
+
+  /** Promotes a delayed job whose turn came before it was added. */
+  async recheck({ turn, ...job }: LineJob): Promise<void> {
+    if (turn === undefined) return
+    const place = toPlace(job)
+    const rank = await this.#redis.zrank(lineKey(turn), toMember(place))
+    if (rank !== null && rank < turn.most) await this.#promote(place)
+  }
+
+  /** Returns ms until the run may look again; 0 when it starts now. Errors: those of Redis. */
+  async start(job: LineJob, hasDelivery: (id: string) => Promise<boolean>): Promise<number> {
+    const { turn, rate } = job
+    const turnMs = turn === undefined ? 0 : await this.#takeTurn(turn, job, hasDelivery)
+    if (turnMs > 0 || rate === undefined) return turnMs
+    return await takeStart(this.#redis, rate, job)
+  }
+
+  /** Ends the turn of a run, and promotes the next run of its key. Errors: those of Redis. */
+  async leave(job: LineJob): Promise<void> {
+    const { turn, rate } = job
+    if (rate !== undefined) await this.#redis.zrem(waitingKey(rate), job.runId)
+    if (turn === undefined) return
+    let leaving: Place | undefined = toPlace(job)
+    while (leaving !== undefined) {
+      const values = [toMember(leaving), turn.most]
+      const reply = await runScript(this.#redis, LEAVE, [lineKey(turn)], values)
+      const [next] = toHeads(toList(reply))
+      const isKnown = next === undefined || (await this.#promote(next))
+      leaving = isKnown || next.ageMs < ADDED_MS ? undefined : next
+    }
+  }
+
+  /** A head without a job or delivery was lost, with Redis or its worker, and would hold its place. */
+  async #takeTurn(
+    turn: Turn,
+    job: LineJob,
+    hasDelivery: (id: string) => Promise<boolean>,
+  ): Promise<number> {
+    const { rank, heads } = await joinLine(this.#redis, turn, toPlace(job))
+    let waitMs = lookMs(rank, turn.most)
+    for (const { origin, runId, ageMs } of heads) {
+      if (ageMs < ADDED_MS) continue
+      const isKnown = await (origin === 'delivery'
+        ? hasDelivery(runId)
+        : hasJob(this.#bots[origin], runId))
+      if (isKnown) continue
+      await this.#redis.zrem(lineKey(turn), toMember({ origin, runId }))
+      waitMs = 1
+    }
+    return job.delivery === true ? Math.min(waitMs, LOOK_MS) : waitMs
+  }
+
+  /** False for a run without a job. Deliveries look again by themselves. */
+  async #promote({ origin, runId }: Place): Promise<boolean> {
+    if (origin === 'delivery') return true
+    const job = await this.#bots[origin].getJob(runId)
+    if (job === undefined) return false
+    // Rejects for a run that is not delayed.
+    await job.promote().catch((error: Error) => {
+      this.#log.debug({ runId, reason: error.message }, 'A run was not promoted')
+    })
+    return true
+  }
 }
 
 async function joinLine(redis: Redis, turn: Turn, place: Place): Promise<LinePlace> {
   const values = [toMember(place), turn.most, KEEP_MS]
   const [rank, ...heads] = toList(await runScript(redis, JOIN, [lineKey(turn)], values))
-  return { rank: Number(rank), most: turn.most, heads: toHeads(heads) }
+  return { rank: Number(rank), heads: toHeads(heads) }
 }
 
 function lookMs(rank: number, most: number): number {
   if (rank < most) return 0
   return Math.min(LOOK_MS * Math.ceil((rank + 1) / most), LONGEST_LOOK_MS)
-}
-
-/** A head without a job or delivery was lost, with Redis or its worker, and would hold its place. */
-async function takeTurn(
-  { redis, bots }: Parts,
-  turn: Turn,
-  job: LineJob,
-  hasDelivery: (id: string) => Promise<boolean>,
-): Promise<number> {
-  const { rank, most, heads } = await joinLine(redis, turn, toPlace(job))
-  let waitMs = lookMs(rank, most)
-  for (const { origin, runId, ageMs } of heads) {
-    if (ageMs < ADDED_MS) continue
-    const isKnown =
-      origin === 'delivery' ? await hasDelivery(runId) : await hasJob(bots[origin], runId)
-    if (isKnown) continue
-    await redis.zrem(lineKey(turn), toMember({ origin, runId }))
-    waitMs = 1
-  }
-  return job.delivery === true ? Math.min(waitMs, LOOK_MS) : waitMs
-}
-
-async function leaveLines(lines: Parts, job: LineJob): Promise<void> {
-  const { redis } = lines
-  const { turn, rate } = job
-  if (rate !== undefined) await redis.zrem(waitingKey(rate), job.runId)
-  if (turn === undefined) return
-  let leaving: Place | undefined = toPlace(job)
-  while (leaving !== undefined) {
-    const values = [toMember(leaving), turn.most]
-    const [next] = toHeads(toList(await runScript(redis, LEAVE, [lineKey(turn)], values)))
-    const isKnown = next === undefined || (await promote(lines, next))
-    leaving = isKnown || next.ageMs < ADDED_MS ? undefined : next
-  }
-}
-
-/** False for a run without a job. Deliveries look again by themselves. */
-async function promote({ bots, log }: Parts, { origin, runId }: Place): Promise<boolean> {
-  if (origin === 'delivery') return true
-  const job = await bots[origin].getJob(runId)
-  if (job === undefined) return false
-  // Rejects for a run that is not delayed.
-  await job.promote().catch((error: Error) => {
-    log.debug({ runId, reason: error.message }, 'A run was not promoted')
-  })
-  return true
 }
 
 export async function hasJob(queue: Queue, runId: string): Promise<boolean> {

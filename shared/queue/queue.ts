@@ -19,7 +19,7 @@ import {
   INLINE_BYTES,
   keys,
 } from './jobs.ts'
-import { type ArrivalLines, hasJob, type Lines, type Wait as LineWait, openLines } from './lines.ts'
+import { hasJob, Lines, type Wait as LineWait } from './lines.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
 import { StreamedAnswer } from './streams.ts'
 
@@ -52,7 +52,7 @@ interface Parts {
   readonly redis: Redis
   readonly bus: Bus
   readonly bots: Readonly<Record<BotQueue, Queue>>
-  readonly lines: ArrivalLines
+  readonly lines: Lines
   readonly replies: Replies
   readonly admission: Admission
   /** Runs the bots that a bot calls, in place of the queue. */
@@ -73,7 +73,7 @@ export async function openQueues(config: Config, bus: Bus, log: Logger): Promise
   const bots = { 'bots-sync': open('bots-sync'), 'bots-async': open('bots-async') }
   await Promise.all(Object.values(bots).map((queue) => queue.waitUntilReady()))
   endStart(redis, config)
-  const lines = openLines(redis, bots, log)
+  const lines = new Lines(redis, bots, log)
   const replies = await openReplies({
     redis,
     bus,

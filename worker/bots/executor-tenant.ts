@@ -1,5 +1,6 @@
 /** The executor of one project, and the runs waiting for it. */
 import type { ActiveRun, Ended, ExecutorProcess } from './executor-process.ts'
+import { addTo } from './slots.ts'
 
 /** Places shrink with call depth, as each run may call several bots. */
 const FEWEST_CALLED = 16
@@ -110,12 +111,12 @@ export class Tenant {
   async #start(executor: ExecutorProcess, { active, resolve, rests }: Waiting) {
     const { depth = 0 } = active.run
     this.#active++
-    count(this.#byDepth, depth, 1)
+    addTo(this.#byDepth, depth, 1)
     this.lastUsedAt = Date.now()
     if (rests) active.onRest(false)
     const ended = await executor.start(active)
     this.#active--
-    count(this.#byDepth, depth, -1)
+    addTo(this.#byDepth, depth, -1)
     this.#recycle(executor)
     resolve(ended)
     this.pump()
@@ -130,10 +131,4 @@ export class Tenant {
     const isOld = Date.now() - executor.startedAt > MAX_AGE_MS
     if (executor.isBloated || executor.runs >= MAX_RUNS || isOld) this.retire()
   }
-}
-
-function count<K>(counts: Map<K, number>, key: K, change: number): void {
-  const next = (counts.get(key) ?? 0) + change
-  if (next > 0) counts.set(key, next)
-  else counts.delete(key)
 }

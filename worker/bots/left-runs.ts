@@ -4,13 +4,15 @@
  */
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import {
+  isOpenJob,
   type PendingRun,
   pendingRuns,
   removePendingRun,
   settleAsyncJob,
 } from '../../shared/bots/async-jobs.ts'
 import { timings } from '../../shared/core/config/waits.ts'
-import { HttpError } from '../../shared/core/errors.ts'
+import { ignoreClientError } from '../../shared/core/errors.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
 import { type Loop, startLoop } from '../../shared/jobs/loop.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
@@ -66,13 +68,10 @@ async function openJob(
 ): Promise<{ readonly author: string | undefined } | undefined> {
   const project = await services.principals.project(projectId)
   if (project === undefined) return undefined
-  try {
-    const version = await services.repository.read(systemPrincipal(project), 'AsyncJob', id)
-    const { status }: { status?: string } = JSON.parse(version.content ?? '{}')
-    if (status !== 'accepted' && status !== 'active') return undefined
-    return { author: platformMeta(version).author?.reference }
-  } catch (error) {
-    if (error instanceof HttpError && error.status < 500) return undefined
-    throw error
-  }
+  const version = await services.repository
+    .read(systemPrincipal(project), 'AsyncJob', id)
+    .catch(ignoreClientError)
+  const job: Resource = JSON.parse(version?.content ?? '{}')
+  if (version === undefined || !isOpenJob(job)) return undefined
+  return { author: platformMeta(version).author?.reference }
 }

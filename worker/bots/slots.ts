@@ -145,20 +145,20 @@ export class Slots {
     const busy = `${queue} ${project.id}`
     const places = [`bot ${bot.id}`, `project ${project.id}`]
     let isResting = false
-    for (const name of [...places, busy, 'all']) add(this.#taken, name, 1)
+    for (const name of [...places, busy, 'all']) addTo(this.#taken, name, 1)
     return {
       kind: 'slot',
       ...(hold && { hold }),
       rest: (now) => {
         if (now === isResting) return
         isResting = now
-        add(this.#taken, busy, now ? -1 : 1)
+        addTo(this.#taken, busy, now ? -1 : 1)
         if (now) this.#admitHeld()
       },
       free: () => {
-        add(this.#taken, 'all', -1)
-        for (const name of places) add(this.#taken, name, -1)
-        if (!isResting) add(this.#taken, busy, -1)
+        addTo(this.#taken, 'all', -1)
+        for (const name of places) addTo(this.#taken, name, -1)
+        if (!isResting) addTo(this.#taken, busy, -1)
         this.#admitHeld()
       },
     }
@@ -206,8 +206,9 @@ export class Slots {
   }
 }
 
-function add(counts: Map<string, number>, name: string, change: number): void {
-  const count = (counts.get(name) ?? 0) + change
-  if (count > 0) counts.set(name, count)
-  else counts.delete(name)
+/** Changes a count; one of 0 is removed. */
+export function addTo<K>(counts: Map<K, number>, key: K, change: number): void {
+  const count = (counts.get(key) ?? 0) + change
+  if (count > 0) counts.set(key, count)
+  else counts.delete(key)
 }

@@ -2,7 +2,7 @@
 import { type FoundBot, resolveAuthorSession, toFoundBot } from '../../shared/bots/bot.ts'
 import { debounceMs, readEventPace } from '../../shared/bots/pace.ts'
 import { Cache } from '../../shared/core/cache.ts'
-import { HttpError } from '../../shared/core/errors.ts'
+import { ignoreClientError } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { MatchOptions, PacedEvent } from '../../shared/subscriptions/events.ts'
@@ -44,13 +44,10 @@ async function findBot(
 ): Promise<FoundBot | undefined> {
   const author = await resolveAuthorSession(services, subscription, project)
   if (author === undefined) return undefined
-  return await services.repository.read(author.principal, 'Bot', id).then(
-    (version) => toFoundBot(version),
-    (error: unknown) => {
-      if (error instanceof HttpError && error.status < 500) return undefined
-      throw error
-    },
-  )
+  return await services.repository
+    .read(author.principal, 'Bot', id)
+    .then(toFoundBot)
+    .catch(ignoreClientError)
 }
 
 /** The key of a deletion is that of the deleted resource. */
