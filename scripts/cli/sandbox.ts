@@ -46,7 +46,7 @@ export async function runInSandbox(
       runId: randomUUID(),
       projectId: 'local',
       botKey: 'local',
-      asker: 'local',
+      identity: 'local',
       code,
       codeHash: hash('sha256', code),
       format: codeFormat(code, filename),

@@ -29,8 +29,8 @@ interface RunWorkerOptions {
   /** Maximum number of additional waiting jobs. */
   readonly mostWaiting: number
   readonly runner: {
-    /** Calls `rest` when the job starts and stops waiting on I/O. */
-    process(taken: TakenJob, rest: (isResting: boolean) => void): Promise<JobEnd>
+    /** Calls `setIdle` when the job starts and stops waiting on I/O. */
+    process(taken: TakenJob, setIdle: (isIdle: boolean) => void): Promise<JobEnd>
     /** Gives up a job that lost its worker twice (`isPoison`) or whose `process` failed. */
     giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   }
@@ -90,7 +90,7 @@ async function process(
   const number = job.stalledCounter + failures + 1
   const place = places.take()
   const taken = { job: job.data, number, isRepeat: job.attemptsStarted > 1 }
-  const end = await runner.process(taken, place.rest).finally(place.free)
+  const end = await runner.process(taken, place.setIdle).finally(place.free)
   if (end.kind === 'done') return null
   if (end.kind === 'again') await job.updateData({ ...job.data, failures: failures + 1 })
   // BullMQ recognizes moved jobs by these errors.
@@ -104,7 +104,7 @@ async function process(
 
 interface Places {
   serve(worker: Worker): void
-  take(): { rest(isResting: boolean): void; free(): void }
+  take(): { setIdle(isIdle: boolean): void; free(): void }
   close(): void
 }
 
@@ -134,12 +134,12 @@ function createPlaces(concurrency: number, mostWaiting: number): Places {
     },
     take() {
       let isWaiting = false
-      const rest = (isResting: boolean) => {
-        if (isResting === isWaiting) return
-        isWaiting = isResting
-        change(isResting ? 1 : -1)
+      const setIdle = (isIdle: boolean) => {
+        if (isIdle === isWaiting) return
+        isWaiting = isIdle
+        change(isIdle ? 1 : -1)
       }
-      return { rest, free: () => rest(false) }
+      return { setIdle, free: () => setIdle(false) }
     },
     close() {
       served = undefined

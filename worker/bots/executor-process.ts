@@ -20,7 +20,7 @@ import {
   type ToExecutor,
 } from '../executor/messages.ts'
 import { executorInput, keepCaches } from './executor-sources.ts'
-import { readMemory, stepBehindOnceBusy } from './linux.ts'
+import { readMemory, lowerPriorityOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
 
 const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))
@@ -70,9 +70,9 @@ export interface ActiveRun {
   readonly signal: AbortSignal
   /** End of the wall limit in epoch ms; set at the first start and kept on a repeat. */
   deadline: number | undefined
-  isResting: boolean
-  /** Called when `isResting` has changed; a run that ends stops resting first. */
-  onRest: (isResting: boolean) => void
+  isIdle: boolean
+  /** Called when `isIdle` has changed; a run that ends stops being idle first. */
+  onIdle: (isIdle: boolean) => void
   end: (ended: Ended) => void
 }
 
@@ -91,21 +91,21 @@ export class ExecutorProcess {
   ownMb = 0
   isolates = 0
   /** The run whose thread cannot be ended: the process takes no more runs and ends after its last. */
-  spentBy: BotRun | undefined
+  stuckRun: BotRun | undefined
   readonly active = new Map<number, ActiveRun>()
   readonly #child: ChildProcess
   readonly #pipe: Duplex
   readonly #stopped = new Map<number, BotRun>()
   readonly #codes = new Set<string>()
   readonly #libraries = new Set<string>()
-  readonly #behind = new Set<string>()
+  readonly #loweredThreads = new Set<string>()
   #death: Death | undefined
   #isDead = false
-  #hasSpoken = false
+  #hasReported = false
   #lastRun = 0
   #lastHeard = Date.now()
-  #restingRssMb = 0
-  #restSeenAt = 0
+  #idleRssMb = 0
+  #idleSeenAt = 0
   #stderr = ''
 
   constructor(mostIsolates = Number.POSITIVE_INFINITY) {
@@ -125,9 +125,9 @@ export class ExecutorProcess {
     const reader = new FrameReader<FromExecutor>()
     this.#pipe.on('data', (chunk: Buffer) => {
       this.#lastHeard = Date.now()
-      this.#hasSpoken = true
+      this.#hasReported = true
       try {
-        for (const frame of reader.push(chunk)) this.#hear(frame)
+        for (const frame of reader.push(chunk)) this.#receive(frame)
       } catch {
         this.kill({ cause: 'exit' })
       }
@@ -174,15 +174,14 @@ export class ExecutorProcess {
     run.deadline ??= Date.now() + wallMs
     const id = ++this.#lastRun
     const { promise, resolve } = Promise.withResolvers<Ended>()
-    this.#restSeenAt = 0
-    if (this.active.size === 0)
-      this.#restingRssMb = this.rssMb || (readMemory(this.pid)?.rssMb ?? 0)
+    this.#idleSeenAt = 0
+    if (this.active.size === 0) this.#idleRssMb = this.rssMb || (readMemory(this.pid)?.rssMb ?? 0)
     const deadline = setTimeout(
       () => this.kill({ cause: 'timeout', guilty: id }),
       wallMs + DEADLINE_GRACE_MS,
     )
     const onAbort = () => {
-      this.#say({ t: 'cancel', run: id })
+      this.#send({ t: 'cancel', run: id })
       const late = setTimeout(() => this.kill({ cause: 'cancelled', guilty: id }), CANCEL_MS)
       void promise.then(() => clearTimeout(late))
     }
@@ -192,7 +191,7 @@ export class ExecutorProcess {
       clearTimeout(deadline)
       run.signal.removeEventListener('abort', onAbort)
       this.active.delete(id)
-      rest(run, false)
+      setIdle(run, false)
       if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
       resolve(ended)
     }
@@ -211,13 +210,13 @@ export class ExecutorProcess {
 
   /** Errors: a RangeError for an input that does not fit into a frame. */
   #sendRun(id: number, run: BotRun, wallMs: number): void {
-    const { botKey, asker, codeHash, inputKind, limits, event, input, fresh } = run
-    this.#say(
+    const { botKey, identity, codeHash, inputKind, limits, event, input, fresh } = run
+    this.#send(
       {
         t: 'run',
         run: id,
         bot: botKey,
-        asker,
+        identity,
         hash: codeHash,
         inputKind,
         limits: { ...limits, wallMs },
@@ -238,25 +237,25 @@ export class ExecutorProcess {
   /** Kills a process that lost its heartbeat or exceeds the memory of its runs. */
   check(): void {
     if (!this.isAlive) return
-    const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
+    const silenceMs = this.#hasReported ? BEATS_MISSING_MS : START_MS
     if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
-    const rests = this.active.size === 0 && this.#hasSpoken
-    if (rests && Date.now() - this.#restSeenAt < LOOK_MS) return
-    this.#restSeenAt = rests ? Date.now() : 0
+    const isUnused = this.active.size === 0 && this.#hasReported
+    if (isUnused && Date.now() - this.#idleSeenAt < LOOK_MS) return
+    this.#idleSeenAt = isUnused ? Date.now() : 0
     const { rssMb, ownMb } = readMemory(this.pid) ?? this
     this.rssMb = rssMb
     this.ownMb = ownMb
     if (this.active.size === 0) return
-    stepBehindOnceBusy(this.pid, this.#behind)
+    lowerPriorityOnceBusy(this.pid, this.#loweredThreads)
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
     const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
-    // V8 enforces limits late, and warm isolates since the last rest add their share.
+    // V8 enforces limits late, and warm isolates since it was last unused add their share.
     const allowedMb = runsMb * 1.5 + 64 + this.isolates * WARM_ISOLATE_MB
-    if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
+    if (this.rssMb > this.#idleRssMb + allowedMb) this.kill({ cause: 'memory' })
   }
 
   /** Resets the heartbeat after this worker's own event loop was blocked. */
-  forgive(): void {
+  resetHeartbeat(): void {
     this.#lastHeard = Date.now()
   }
 
@@ -270,19 +269,19 @@ export class ExecutorProcess {
     this.#codes.add(codeHash)
     for (const name of libraries.filter((one) => !this.#libraries.has(one))) {
       this.#libraries.add(name)
-      this.#say({ t: 'library', name }, librarySource(name))
+      this.#send({ t: 'library', name }, librarySource(name))
     }
-    this.#say({ t: 'code', hash: codeHash, format, file, libraries }, code)
+    this.#send({ t: 'code', hash: codeHash, format, file, libraries }, code)
   }
 
-  #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
+  #receive({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
     switch (header.t) {
       case 'done':
         this.active.get(header.run)?.end({ t: 'done', message: header, body: first, log: second })
         return
       case 'call': {
         const run = this.active.get(header.run)
-        if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
+        if (run) void answerCall(run, header, first, (reply, text) => this.#send(reply, text))
         return
       }
       case 'log':
@@ -297,11 +296,11 @@ export class ExecutorProcess {
         return
       }
       case 'stuck':
-        this.spentBy = this.#stopped.get(header.run)
+        this.stuckRun = this.#stopped.get(header.run)
         return
-      case 'rest': {
+      case 'idle': {
         const run = this.active.get(header.run)
-        if (run) rest(run, header.isResting)
+        if (run) setIdle(run, header.isIdle)
         return
       }
       case 'beat':
@@ -316,7 +315,7 @@ export class ExecutorProcess {
     }
   }
 
-  #say(message: ToExecutor, ...parts: string[]): void {
+  #send(message: ToExecutor, ...parts: string[]): void {
     if (!this.isAlive) return
     corkForTick(this.#pipe)
     this.#pipe.write(encodeFrame(message, parts))
@@ -331,10 +330,10 @@ export class ExecutorProcess {
   }
 }
 
-function rest(run: ActiveRun, isResting: boolean): void {
-  if (run.isResting === isResting) return
-  run.isResting = isResting
-  run.onRest(isResting)
+function setIdle(run: ActiveRun, isIdle: boolean): void {
+  if (run.isIdle === isIdle) return
+  run.isIdle = isIdle
+  run.onIdle(isIdle)
 }
 
 const MAX_MESSAGE = 2000

@@ -16,7 +16,7 @@ interface Waiting {
   readonly active: ActiveRun
   readonly resolve: (ended: Ended | undefined) => void
   /** The run waits without CPU, so its place is free. */
-  rests: boolean
+  isIdle: boolean
 }
 
 export class Tenant {
@@ -56,15 +56,15 @@ export class Tenant {
   /** Resolves with the end of the run, or undefined when it was cancelled before its start. */
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
-    const waiting: Waiting = { since: Date.now(), active, resolve, rests: false }
+    const waiting: Waiting = { since: Date.now(), active, resolve, isIdle: false }
     // Calls that come in pairs count the pause between pairs.
     if (this.isIdle) this.#pauseMs = Math.max(waiting.since - this.lastUsedAt, this.#pauseMs / 2)
     this.#waiting.push(waiting)
     this.pump()
     if (this.#waiting.includes(waiting)) {
       if (!this.executor?.isAlive) {
-        waiting.rests = true
-        active.onRest(true)
+        waiting.isIdle = true
+        active.onIdle(true)
       }
       const onAbort = () => {
         const at = this.#waiting.indexOf(waiting)
@@ -108,12 +108,12 @@ export class Tenant {
     if (old.active.size === 0) old.kill({ cause: 'closed' })
   }
 
-  async #start(executor: ExecutorProcess, { active, resolve, rests }: Waiting) {
+  async #start(executor: ExecutorProcess, { active, resolve, isIdle }: Waiting) {
     const { depth = 0 } = active.run
     this.#active++
     addTo(this.#byDepth, depth, 1)
     this.lastUsedAt = Date.now()
-    if (rests) active.onRest(false)
+    if (isIdle) active.onIdle(false)
     const ended = await executor.start(active)
     this.#active--
     addTo(this.#byDepth, depth, -1)

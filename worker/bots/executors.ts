@@ -121,36 +121,41 @@ export class Executors {
     run: BotRun,
     host: Host,
     signal: AbortSignal,
-    onRest: ActiveRun['onRest'] = () => {},
+    onIdle: ActiveRun['onIdle'] = () => {},
   ): Promise<RunResult> {
     const active: ActiveRun = {
       run,
       host,
       signal,
       deadline: undefined,
-      isResting: false,
-      onRest,
+      isIdle: false,
+      onIdle,
       end: () => {},
     }
-    let isApart = this.#quarantine.holds(run)
+    let isQuarantined = this.#quarantine.holds(run)
     for (let repeats = 0; ; repeats++) {
       if (signal.aborted) return this.#failed(active, 'cancelled')
-      const ended = await (isApart ? this.#quarantine.run(active) : this.#runAtHome(active))
+      const ended = await (isQuarantined ? this.#quarantine.run(active) : this.#runInTenant(active))
       if (signal.aborted) return this.#failed(active, 'cancelled')
       if (ended === undefined) {
         if (active.deadline === undefined) throw unavailable('Bot executor')
         return this.#failed(active, 'crash')
       }
       if (ended.t === 'done') return toRunResult(run, ended)
-      const failure = this.#judge(active, ended.death, isApart || ended.isGuilty, repeats)
+      const failure = this.#decideFailure(
+        active,
+        ended.death,
+        isQuarantined || ended.isGuilty,
+        repeats,
+      )
       if (failure) return this.#failed(active, failure)
-      isApart = ended.isGuilty === undefined || this.#quarantine.holds(run)
+      isQuarantined = ended.isGuilty === undefined || this.#quarantine.holds(run)
     }
   }
 
   /** Runs the bot version alone from now on: it may have killed executors. */
   suspect(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
-    this.#quarantine.condemn(version)
+    this.#quarantine.hold(version)
   }
 
   /** Free places for runs; few while the current runs exceed their expected memory. */
@@ -187,7 +192,7 @@ export class Executors {
   }
 
   /** Decides the outcome of a run whose process died; undefined: try again. */
-  #judge(
+  #decideFailure(
     active: ActiveRun,
     { cause }: Death,
     isGuilty: boolean | undefined,
@@ -210,7 +215,7 @@ export class Executors {
     return failed(run, failure, { wallMs })
   }
 
-  async #runAtHome(active: ActiveRun): Promise<Ended | undefined> {
+  async #runInTenant(active: ActiveRun): Promise<Ended | undefined> {
     const { projectId } = active.run
     const tenant =
       this.#tenants.get(projectId) ??
@@ -312,16 +317,16 @@ export class Executors {
     const isLate = Date.now() - this.#lastCheck > 5 * CHECK_MS
     this.#lastCheck = Date.now()
     for (const process of this.#processes()) {
-      if (isLate) process.forgive()
+      if (isLate) process.resetHeartbeat()
       process.check()
     }
     this.#rotate()
     this.#shed()
     const since = Date.now() - (this.#options.idleMs ?? IDLE_MS)
     for (const [project, tenant] of this.#tenants) {
-      const spentBy = tenant.executor?.spentBy
-      if (spentBy) {
-        this.#quarantine.recordKill(spentBy)
+      const stuckRun = tenant.executor?.stuckRun
+      if (stuckRun) {
+        this.#quarantine.recordKill(stuckRun)
         tenant.retire()
       }
       if (!tenant.isIdle || tenant.lastUsedAt > since) continue
@@ -366,7 +371,7 @@ class Quarantine {
     this.#kills.set(versionKey(run), [...recent, Date.now()])
   }
 
-  condemn(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
+  hold(version: Pick<BotRun, 'botKey' | 'codeHash'>): void {
     this.#kills.set(versionKey(version), Array(KILLS).fill(Date.now()))
   }
 

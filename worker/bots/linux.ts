@@ -21,22 +21,22 @@ export function readMemory(
 // code and dispatches runs.
 
 /** Nice value: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
-const BEHIND = 5
+const NICER_BY = 5
 const LOWEST = 19
 const MUCH_MS = 1000
 /** The kernel reports in hundredths of a second on every machine. */
 const TICK_MS = 10
 
-/** Lowers the priority of a busy process. `behind` holds the threads already lowered; later ones follow. */
-export function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
+/** Lowers the priority of a busy process. `lowered` holds the threads already lowered; later ones follow. */
+export function lowerPriorityOnceBusy(pid: number, lowered: Set<string>): void {
   if (platform !== 'linux') return
   try {
-    if (behind.size === 0 && usedMs(pid) < MUCH_MS) return
-    const priority = Math.min(getPriority() + BEHIND, LOWEST)
+    if (lowered.size === 0 && usedMs(pid) < MUCH_MS) return
+    const priority = Math.min(getPriority() + NICER_BY, LOWEST)
     for (const thread of readdirSync(`/proc/${pid}/task`)) {
-      if (Number(thread) === pid || behind.has(thread)) continue
+      if (Number(thread) === pid || lowered.has(thread)) continue
       setPriority(Number(thread), priority)
-      behind.add(thread)
+      lowered.add(thread)
     }
   } catch {
     // The process or thread ended meanwhile.

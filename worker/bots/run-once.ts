@@ -28,12 +28,12 @@ export interface RunnerOptions {
 }
 
 /** Called when the run starts or stops waiting without CPU. */
-export type OnRest = (isResting: boolean) => void
+export type OnIdle = (isIdle: boolean) => void
 
 export interface Running {
   readonly job: ExecuteJob
   readonly attempt: Attempt
-  readonly onRest: OnRest
+  readonly onIdle: OnIdle
   readonly controller: AbortController
   readonly hold?: Hold | undefined
   readonly dryRun?: DryRun
@@ -92,7 +92,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
       projectId: session.principal.project.id,
       botKey: botKey(job),
       depth: job.depth,
-      asker: callerKey(session.principal),
+      identity: callerKey(session.principal),
       inputKind: job.inputKind,
       event: eventText({ job, bot, session, secrets: secrets.text, times, baseUrl, accessToken }),
       input,
@@ -100,7 +100,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
     },
     bridge,
     controller.signal,
-    running.onRest,
+    running.onIdle,
   )
   bridge.end()
   if (isKilled(result.failure)) controller.abort()
@@ -146,7 +146,7 @@ export function nestedExecute(run: (running: Running) => Promise<Attempted>): Qu
     signal?.addEventListener('abort', stop, { once: true })
     try {
       const attempt = { number: 1, isRepeat: false, lease: job.lease }
-      const done = await run({ job, attempt, controller, onRest: () => {} })
+      const done = await run({ job, attempt, controller, onIdle: () => {} })
       if (done.kind === 'done') return done.reply
       return { runId: job.runId, status: 'unavailable', kind: 'outcome' }
     } finally {

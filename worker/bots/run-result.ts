@@ -25,7 +25,7 @@ export interface BotRun {
   /** Identifies the Bot; its versions differ in `codeHash`. */
   readonly botKey: string
   /** Identity and scope; an isolate is reused only for the same one. */
-  readonly asker: string
+  readonly identity: string
   readonly code: string
   readonly codeHash: string
   readonly format: CodeMessage['format']
@@ -40,7 +40,7 @@ export interface BotRun {
   readonly depth?: number
   /** True: runs in a new isolate, which is not reused. */
   readonly fresh?: boolean
-  /** True: may share an isolate with runs of the same bot and asker. */
+  /** True: may share an isolate with runs of the same bot and identity. */
   readonly concurrent?: boolean
   readonly onLog?: ((text: string) => void) | undefined
 }

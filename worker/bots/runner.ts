@@ -24,7 +24,7 @@ import {
 import {
   botKey,
   nestedExecute,
-  type OnRest,
+  type OnIdle,
   type RunnerOptions,
   type Running,
   type RunParts,
@@ -73,7 +73,7 @@ export class Runner {
     return this.#active.size
   }
 
-  async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
+  async process(taken: TakenJob, onIdle: OnIdle): Promise<JobEnd> {
     const { job } = taken
     const delayMs = await this.#msUntilStart(job)
     if (delayMs > 0) return { kind: 'back', delayMs }
@@ -82,7 +82,7 @@ export class Runner {
     // A run whose end could not be settled is free for another attempt.
     let end: JobEnd = BACK
     try {
-      end = await this.#runToEnd({ job, attempt: run.attempt, onRest })
+      end = await this.#runToEnd({ job, attempt: run.attempt, onIdle })
       return end
     } finally {
       await run.leave(end)
@@ -98,7 +98,7 @@ export class Runner {
     if (delayMs > 0) return { kind: 'back', delayMs }
     const attempt = { number, isRepeat: false, lease }
     // PostgreSQL keeps the order of a key's deliveries, also between attempts.
-    const done = await this.#runCounted({ job: timed, attempt, onRest: () => {} }).finally(() =>
+    const done = await this.#runCounted({ job: timed, attempt, onIdle: () => {} }).finally(() =>
       this.#leaveLines(job),
     )
     return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
@@ -161,7 +161,7 @@ export class Runner {
   }
 
   async #runToEnd(leased: LeasedJob): Promise<JobEnd> {
-    const { job, onRest } = leased
+    const { job, onIdle } = leased
     const { log } = this.#parts.services
     const startedAt = Date.now()
     const done = await this.#runCounted(leased)
@@ -182,7 +182,7 @@ export class Runner {
     }
     await this.#finish(leased, reply, Date.now() - startedAt)
     if (job.asynchronous) {
-      onRest(true)
+      onIdle(true)
       await audited
     }
     return DONE
@@ -224,12 +224,12 @@ export class Runner {
     return await this.#parts.loader.bot(job).catch(() => undefined)
   }
 
-  async #runOrFail({ job, attempt, onRest }: LeasedJob): Promise<Attempted> {
+  async #runOrFail({ job, attempt, onIdle }: LeasedJob): Promise<Attempted> {
     const controller = new AbortController()
     const { runId } = job
     this.#active.set(runId, controller)
     try {
-      return await this.#runInSlot({ job, attempt, onRest, controller })
+      return await this.#runInSlot({ job, attempt, onIdle, controller })
     } catch (error) {
       if (error === SHUTDOWN) return BACK
       if (error instanceof LeaseLost) {
@@ -251,7 +251,7 @@ export class Runner {
 
   async #runInSlot(running: Running): Promise<Attempted> {
     const { runs, loader, metrics, stats, services } = this.#parts
-    const { job, attempt, controller, onRest } = running
+    const { job, attempt, controller, onIdle } = running
     const refused = await refusal(runs, job, attempt)
     if (refused !== undefined) return refused
     const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
@@ -264,7 +264,7 @@ export class Runner {
       queue: job.asynchronous || job.delivery || job.dryRunOf ? 'bots-async' : 'bots-sync',
       added: job.added,
       signal: controller.signal,
-      onHold: onRest,
+      onHold: onIdle,
     })
     const slot = await taken
     if (slot.kind === 'back') return slot
@@ -280,11 +280,11 @@ export class Runner {
     try {
       const late = taken === slot ? undefined : await refusal(runs, job, attempt)
       if (late !== undefined) return late
-      const rest = (isResting: boolean) => {
-        slot.rest(isResting)
-        onRest(isResting)
+      const setIdle = (isIdle: boolean) => {
+        slot.setIdle(isIdle)
+        onIdle(isIdle)
       }
-      const begun = { job, attempt, controller, onRest: rest, hold }
+      const begun = { job, attempt, controller, onIdle: setIdle, hold }
       const run = (job.dryRunOf === undefined ? runOnce : runDry)(this.#parts, begun)
       return await run.finally(markActive(services, job))
     } finally {

@@ -29,7 +29,7 @@ export interface HeldRuns {
 export interface Slot {
   readonly kind: 'slot'
   readonly hold?: Hold
-  rest(isResting: boolean): void
+  setIdle(isIdle: boolean): void
   free(): void
 }
 
@@ -144,21 +144,21 @@ export class Slots {
   #occupy({ bot, project, queue }: Asked, hold?: Hold): Slot {
     const busy = `${queue} ${project.id}`
     const places = [`bot ${bot.id}`, `project ${project.id}`]
-    let isResting = false
+    let isIdle = false
     for (const name of [...places, busy, 'all']) addTo(this.#taken, name, 1)
     return {
       kind: 'slot',
       ...(hold && { hold }),
-      rest: (now) => {
-        if (now === isResting) return
-        isResting = now
+      setIdle: (now) => {
+        if (now === isIdle) return
+        isIdle = now
         addTo(this.#taken, busy, now ? -1 : 1)
         if (now) this.#admitHeld()
       },
       free: () => {
         addTo(this.#taken, 'all', -1)
         for (const name of places) addTo(this.#taken, name, -1)
-        if (!isResting) addTo(this.#taken, busy, -1)
+        if (!isIdle) addTo(this.#taken, busy, -1)
         this.#admitHeld()
       },
     }

@@ -102,7 +102,7 @@ async function importedModule(context: Context, name: string, importer: string):
 // its reads have left the executor before.
 
 /** Limit on blocking the main thread, below the heartbeat interval. */
-export const HERE_MS = 20
+export const MAIN_THREAD_MS = 20
 const SHORT_MS = 2
 const FEWEST_SHORT = 20
 const MOST_SHORT = 100_000

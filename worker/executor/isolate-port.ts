@@ -1,5 +1,5 @@
 /** Interface between an isolate and its executor. */
-import { type BotCode, HERE_MS } from './bot-code.ts'
+import { type BotCode, MAIN_THREAD_MS } from './bot-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
 import type { Code, Engine } from './sandbox.ts'
 
@@ -14,7 +14,7 @@ export interface IsolatePort {
   fatal(run: number, failure: 'memory' | 'timeout'): void
   stuck(run: number): void
   /** Reports the start or end of a wait without CPU. */
-  rest(run: number, isResting: boolean): void
+  idle(run: number, isIdle: boolean): void
 }
 
 export interface Watched {
@@ -46,7 +46,7 @@ interface Begun {
   readonly end: (end: RunEnd) => void
   readonly followed: FollowedLog | undefined
   /** True while no other thread has worked on it; such a thread would have to be awaited. */
-  isHere: boolean
+  isOnMainThread: boolean
 }
 
 export type ActiveRun = ReturnType<typeof activeRun>
@@ -61,10 +61,10 @@ export function activeRun(message: RunMessage, begun: Begun) {
     calls: new Map<number, number>(),
     made: 0,
     seenCpuMs: 0,
-    isResting: false,
+    isIdle: false,
     isWatchedSoon: false,
     /** Remaining time on the main thread. */
-    hereMs: HERE_MS,
+    mainThreadMs: MAIN_THREAD_MS,
   }
 }
 
@@ -98,28 +98,28 @@ export function admitCall(active: ActiveRun, { id, kind, length }: AdmittedCall)
  */
 export class ProcessorShare {
   #usedMs = 0
-  #hereMs = 0
+  #mainThreadMs = 0
   /** CPU time per entered time. */
   value = 1
 
   /** Restarts the interval of the next `measure`. */
   restart(): void {
     this.#usedMs = usedMs()
-    this.#hereMs = 0
+    this.#mainThreadMs = 0
     this.value = 1
   }
 
   enter(ms: number): void {
-    this.#hereMs += ms
+    this.#mainThreadMs += ms
   }
 
   /** `elsewhereMs`: time for which isolates were entered on other threads since the last call. */
   measure(elsewhereMs: number): void {
     const now = usedMs()
-    const enteredMs = elsewhereMs + this.#hereMs
+    const enteredMs = elsewhereMs + this.#mainThreadMs
     if (enteredMs > 0) this.value = Math.min(1, (now - this.#usedMs) / enteredMs)
     this.#usedMs = now
-    this.#hereMs = 0
+    this.#mainThreadMs = 0
   }
 }
 

@@ -2,7 +2,7 @@
  * One isolate, built for a bot version and membership and reused by consecutive runs. It is disposed of after any
  * failure by V8 or a limit, and by the rules of warm-isolates.ts.
  */
-import { type BotCode, HERE_MS } from './bot-code.ts'
+import { type BotCode, MAIN_THREAD_MS } from './bot-code.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { activeRun, admitCall, type FollowedLog, followLog, MAX_TIMERS } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
@@ -17,7 +17,7 @@ const STUCK_MS = 1000
 const WORTH_MEASURING_CPU_MS = 3
 const MEASURING_MS = 25
 /** A waiting run with less CPU since the last look counts as idle. */
-const RESTING_CPU_MS = 0.5
+const IDLE_CPU_MS = 0.5
 /** A run with a longer timer is checked soon after: it most likely waits, which frees its slot. */
 const LONG_TIMER_MS = 10
 const SOON_MS = 1
@@ -26,7 +26,7 @@ export class BotIsolate implements Watched, IsolateContext {
   runs = 0
   idleSince = 0
   readonly #port: IsolatePort
-  readonly #home: SharedIsolate | undefined
+  readonly #shared: SharedIsolate | undefined
   readonly #isolate: Isolate
   readonly #context: Context
   lastHeapMb: number | undefined
@@ -35,21 +35,21 @@ export class BotIsolate implements Watched, IsolateContext {
   #isReleased = false
   #active: ActiveRun | undefined
   #lastCpuMs = 0
-  #saidHere: unknown[][] = []
+  #sentOnMainThread: unknown[][] = []
   readonly #spend = (ms: number) => {
     this.#lastCpuMs += ms
   }
 
-  /** With `home`, a context of that isolate. */
-  constructor(port: IsolatePort, memoryMb: number, home?: SharedIsolate) {
+  /** With `shared`, a context of that isolate. */
+  constructor(port: IsolatePort, memoryMb: number, shared?: SharedIsolate) {
     this.#port = port
-    this.#home = home
-    home?.join(this)
+    this.#shared = shared
+    shared?.join(this)
     const onFatal = (failure: 'memory' | 'timeout') => port.fatal(this.runNumber, failure)
-    this.#isolate = home?.isolate ?? port.engine.openIsolate({ memoryMb, onFatal })
+    this.#isolate = shared?.isolate ?? port.engine.openIsolate({ memoryMb, onFatal })
     this.#context = this.#isolate.openContext(port.glue, {
-      send: (...said) => this.#onSent(said),
-      sendHere: (...said) => void this.#saidHere.push(said),
+      send: (...message) => this.#onSent(message),
+      sendSync: (...message) => void this.#sentOnMainThread.push(message),
       ask: (kind, question) => this.#answer(kind, question),
     })
   }
@@ -89,38 +89,39 @@ export class BotIsolate implements Watched, IsolateContext {
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: onEnd,
       followed: message.follow ? this.#follow(message.run) : undefined,
-      isHere: this.#isLoaded && !this.#home && !message.follow && code.shortRuns.areTheRule,
+      isOnMainThread:
+        this.#isLoaded && !this.#shared && !message.follow && code.shortRuns.areTheRule,
     })
     const begin = [message.run, event, message.inputKind, input, resultBytes, logBytes]
-    if (this.#active.isHere) this.#enterHere(this.#active, 'begin', begin)
+    if (this.#active.isOnMainThread) this.#enterOnMainThread(this.#active, 'begin', begin)
     else this.#reenter('begin', ...begin)
     if (!this.#isLoaded) void this.#load(code, message.run)
   }
 
   /** Enters on the main thread. If that takes too long, output is discarded and the run starts again on another thread. */
-  #enterHere(active: ActiveRun, what: string, args: Copied[]): void {
-    this.#saidHere = []
+  #enterOnMainThread(active: ActiveRun, what: string, args: Copied[]): void {
+    this.#sentOnMainThread = []
     const beganAt = performance.now()
     try {
-      this.#context.callHere(Math.ceil(active.hereMs), `${what} here`, ...args)
+      this.#context.callSync(Math.ceil(active.mainThreadMs), `${what} here`, ...args)
     } catch {
       this.dispose()
       this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
       return
     }
     const ms = performance.now() - beganAt
-    active.hereMs -= ms
+    active.mainThreadMs -= ms
     this.#port.share.enter(ms)
-    for (const said of this.#saidHere) this.#onSent(said)
-    // No work is left: a run with a longer timer rests at once.
+    for (const message of this.#sentOnMainThread) this.#onSent(message)
+    // No work is left: a run with a longer timer is idle at once.
     if (this.#active && (!active.isWatchedSoon || this.watch())) this.#port.watch(this)
     active.isWatchedSoon = false
   }
 
-  #goOn(active: ActiveRun, what: string, ...args: Copied[]): void {
+  #continue(active: ActiveRun, what: string, ...args: Copied[]): void {
     // A call in flight may have an effect, and its answer would go to the next attempt.
-    active.isHere &&= active.calls.size === 0 && active.hereMs > HERE_MS / 2
-    if (active.isHere) this.#enterHere(active, what, args)
+    active.isOnMainThread &&= active.calls.size === 0 && active.mainThreadMs > MAIN_THREAD_MS / 2
+    if (active.isOnMainThread) this.#enterOnMainThread(active, what, args)
     else this.#reenter(what, ...args)
   }
 
@@ -128,13 +129,13 @@ export class BotIsolate implements Watched, IsolateContext {
   reply({ run, call, ok, mayBeginAnew }: Omit<ReplyMessage, 't'>, text: string): void {
     const active = this.#active
     if (active?.run !== run || !active.calls.delete(call)) return
-    active.isHere &&= mayBeginAnew
-    this.#goOn(active, 'settle', run, call, ok, text)
+    active.isOnMainThread &&= mayBeginAnew
+    this.#continue(active, 'settle', run, call, ok, text)
   }
 
   stop(failure: Failure, log = ''): void {
     const cpuMs = this.#cpuMs()
-    if (!this.#home && !this.#isolate.isDisposed) this.#reportStuckThread()
+    if (!this.#shared && !this.#isolate.isDisposed) this.#reportStuckThread()
     this.dispose()
     this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
   }
@@ -143,20 +144,20 @@ export class BotIsolate implements Watched, IsolateContext {
   watch(): boolean {
     const active = this.#active
     if (!active) return false
-    this.#home?.check()
+    this.#shared?.check()
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
     if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
     if (this.#active !== active) return false
     active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
-    const isResting = isWaiting && cpuMs - active.seenCpuMs < RESTING_CPU_MS
+    const isIdle = isWaiting && cpuMs - active.seenCpuMs < IDLE_CPU_MS
     active.seenCpuMs = cpuMs
-    if (isResting !== active.isResting) {
-      active.isResting = isResting
-      this.#port.rest(active.run, isResting)
+    if (isIdle !== active.isIdle) {
+      active.isIdle = isIdle
+      this.#port.idle(active.run, isIdle)
     }
-    return !isResting || active.followed !== undefined || this.#home?.isBusy === true
+    return !isIdle || active.followed !== undefined || this.#shared?.isBusy === true
   }
 
   #follow(run: number): FollowedLog {
@@ -193,7 +194,7 @@ export class BotIsolate implements Watched, IsolateContext {
   }
 
   dispose(): void {
-    if (!this.#home) {
+    if (!this.#shared) {
       this.#isolate.dispose()
       return
     }
@@ -201,16 +202,16 @@ export class BotIsolate implements Watched, IsolateContext {
     if (this.#isReleased) return
     this.#isReleased = true
     this.#context.release()
-    this.#home.leave(this)
+    this.#shared.leave(this)
   }
 
   async #load(code: BotCode, run: number): Promise<void> {
     const load = () => code.load(this.#isolate, this.#context, this.#turnMs())
-    const error = await (this.#home
-      ? this.#home.enter(this, load, this.#spend)
+    const error = await (this.#shared
+      ? this.#shared.enter(this, load, this.#spend)
       : load().catch((reason: unknown) => reason))
     if (error === undefined || this.#active?.run !== run) return
-    if (this.#isolate.isDisposed) this.#home ? this.#home.check() : this.stop('memory')
+    if (this.#isolate.isDisposed) this.#shared ? this.#shared.check() : this.stop('memory')
     // Unhandled rejections arrive here, too; otherwise the deadline ends the run.
     else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
   }
@@ -233,7 +234,7 @@ export class BotIsolate implements Watched, IsolateContext {
   /** Returns the limit on continuous work. */
   #turnMs(): number {
     const remainingMs = this.#remainingMs()
-    return this.#home ? Math.min(TURN_MS, remainingMs) : remainingMs
+    return this.#shared ? Math.min(TURN_MS, remainingMs) : remainingMs
   }
 
   // A waiting handler hands over its log, as does a busy one just interrupted by its entry timeout. Others lose it.
@@ -254,8 +255,8 @@ export class BotIsolate implements Watched, IsolateContext {
     this.#context.call(1, 'log', 0).then(settle, settle)
   }
 
-  #onSent(said: readonly unknown[]): void {
-    const [what, run, first, second, third, fourth] = said
+  #onSent(message: readonly unknown[]): void {
+    const [what, run, first, second, third, fourth] = message
     const active = this.#active
     if (!active || run !== active.run) return
     if (what === 'done') this.#onDone(String(first), String(second), String(third), String(fourth))
@@ -305,17 +306,17 @@ export class BotIsolate implements Watched, IsolateContext {
     if (active.timers.size >= MAX_TIMERS || active.timers.has(id)) return
     const fire = () => {
       active.timers.delete(id)
-      this.#goOn(active, 'fire', active.run, id)
+      this.#continue(active, 'fire', active.run, id)
     }
     active.timers.set(id, setTimeout(fire, delayMs))
     if (delayMs >= LONG_TIMER_MS) this.#watchSoon(active)
   }
 
   #watchSoon(active: ActiveRun): void {
-    if (active.isResting || active.isWatchedSoon) return
+    if (active.isIdle || active.isWatchedSoon) return
     active.isWatchedSoon = true
     active.seenCpuMs = this.#cpuMs()
-    if (active.isHere) return
+    if (active.isOnMainThread) return
     setTimeout(() => {
       active.isWatchedSoon = false
       if (this.#active === active) this.watch()
@@ -329,29 +330,29 @@ export class BotIsolate implements Watched, IsolateContext {
 
   #reenter(what: string, ...args: Copied[]): void {
     if (this.#isGone) return
-    if (this.#active) this.#active.isHere = false
+    if (this.#active) this.#active.isOnMainThread = false
     this.#port.watch(this)
     const timeout = this.#turnMs()
-    if (!this.#home) this.#context.send(timeout, what, ...args)
+    if (!this.#shared) this.#context.send(timeout, what, ...args)
     else {
       const entry = () => this.#context.call(timeout, what, ...args)
-      void this.#home.enter(this, entry, this.#spend)
+      void this.#shared.enter(this, entry, this.#spend)
     }
   }
 
   /** True while no other thread uses it. */
-  get isHere(): boolean {
-    return this.#active?.isHere === true
+  get isOnMainThread(): boolean {
+    return this.#active?.isOnMainThread === true
   }
 
   /** Time entered since CPU time was last counted. */
   get uncountedMs(): number {
-    if (!this.#active || this.#home || this.#isolate.isDisposed) return 0
+    if (!this.#active || this.#shared || this.#isolate.isDisposed) return 0
     return this.#isolate.enteredMs - this.#active.countedMs
   }
 
   #cpuMs(): number {
-    if (this.#active && !this.#home && !this.#isolate.isDisposed) {
+    if (this.#active && !this.#shared && !this.#isolate.isDisposed) {
       this.#lastCpuMs += this.uncountedMs * this.#port.share.value
       this.#active.countedMs = this.#isolate.enteredMs
     }

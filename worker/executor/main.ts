@@ -22,7 +22,7 @@ import { WarmIsolates } from './warm-isolates.ts'
 const BEAT_MS = 1000
 /** Also the delay until a waiting run frees its place. */
 const WATCH_MS = 5
-/** Uncounted time above which even a resting isolate is counted: its thread reported late. */
+/** Uncounted time above which even an idle isolate is counted: its thread reported late. */
 const LATE_MS = 0.5
 /** Time for handling frames before timers run. */
 const TURN_MS = 5
@@ -39,8 +39,8 @@ const libraries = new Map<string, Library>()
 const codes = new Map<string, BotCode>()
 const running = new Map<number, BotIsolate>()
 const watched = new Set<Watched>()
-const heard: Frame<ToExecutor>[] = []
-let hearing: NodeJS.Immediate | undefined
+const received: Frame<ToExecutor>[] = []
+let receiving: NodeJS.Immediate | undefined
 let watching: NodeJS.Timeout | undefined
 
 const share = new ProcessorShare()
@@ -49,39 +49,39 @@ const port: IsolatePort = {
   share,
   glue: { text: '', file: GLUE },
   watch,
-  call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
-  log: (run, text) => say({ t: 'log', run }, text),
+  call: (run, call, kind, payload) => send({ t: 'call', run, call, kind }, payload),
+  log: (run, text) => send({ t: 'log', run }, text),
   fatal(run, failure) {
-    say({ t: 'fatal', run, failure })
+    send({ t: 'fatal', run, failure })
     // V8 is broken in one thread: lets the frame leave, then ends the process.
     setTimeout(die, 20)
   },
-  stuck: (run) => say({ t: 'stuck', run }),
-  rest: (run, isResting) => say({ t: 'rest', run, isResting }),
+  stuck: (run) => send({ t: 'stuck', run }),
+  idle: (run, isIdle) => send({ t: 'idle', run, isIdle }),
 }
 const warm = new WarmIsolates(port, Number(process.argv[3]))
 
 pipe.on('data', (chunk: Buffer) => {
-  heard.push(...reader.push(chunk))
-  if (hearing === undefined) hearAll()
+  received.push(...reader.push(chunk))
+  if (receiving === undefined) receiveAll()
 })
 // Without a worker there is no work. `exit` would wait for threads that may never end.
 pipe.on('close', die)
 pipe.on('error', die)
 
 // In order but interruptible: isolates for many runs would delay a heartbeat.
-function hearAll(): void {
-  hearing = undefined
+function receiveAll(): void {
+  receiving = undefined
   const beganAt = performance.now()
-  for (let frame = heard.shift(); frame !== undefined; frame = heard.shift()) {
-    hear(frame)
-    if (heard.length === 0 || performance.now() - beganAt < TURN_MS) continue
-    hearing = setImmediate(hearAll)
+  for (let frame = received.shift(); frame !== undefined; frame = received.shift()) {
+    receive(frame)
+    if (received.length === 0 || performance.now() - beganAt < TURN_MS) continue
+    receiving = setImmediate(receiveAll)
     return
   }
 }
 
-function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
+function receive({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
   switch (header.t) {
     case 'run':
       start(header, first, second)
@@ -119,7 +119,7 @@ export function open(source: string, cache: string, makeCodeCache: () => string)
 }
 
 async function makeCaches(run: BotRun, isolate: BotIsolate, makeCodeCache: () => string) {
-  if (isolate.isUsable) say({ t: 'cache' }, await isolate.makeGlueCache(), makeCodeCache())
+  if (isolate.isUsable) send({ t: 'cache' }, await isolate.makeGlueCache(), makeCodeCache())
   await warm.giveBack(run.message, isolate)
   beatFromNowOn()
 }
@@ -127,7 +127,7 @@ async function makeCaches(run: BotRun, isolate: BotIsolate, makeCodeCache: () =>
 /** A warm-up run: code caches cover only functions that have run. */
 function firstRun(): BotRun {
   const limits = { wallMs: 5000, cpuMs: 5000, memoryMb: 16, resultBytes: 1024, logBytes: 1024 }
-  const first = { t: 'run', run: 1, bot: '', asker: '', hash: '', inputKind: 'json' } as const
+  const first = { t: 'run', run: 1, bot: '', identity: '', hash: '', inputKind: 'json' } as const
   return {
     message: { ...first, limits, fresh: true, concurrent: false, follow: false },
     code: new BotCode({ format: 'commonjs', file: 'index.js' }, SMALL_BOT, []),
@@ -164,29 +164,29 @@ function finish(run: BotRun, isolate: BotIsolate, end: RunEnd): void {
     return
   }
   if (end.lostBy !== undefined) {
-    say({ t: 'lost', run: message.run, isCleared: end.lostBy === 'another' })
+    send({ t: 'lost', run: message.run, isCleared: end.lostBy === 'another' })
     void warm.giveBack(message, isolate)
     return
   }
   code.shortRuns.note(end.message.cpuMs)
   const give = (memoryMb: number | undefined) => {
-    tellEnd(message, end, memoryMb)
+    sendEnd(message, end, memoryMb)
     void warm.giveBack(message, isolate)
   }
   if (isolate.isWorthMeasuring(end.message.cpuMs)) void isolate.heapMbSoon().then(give)
   else give(isolate.lastHeapMb)
 }
 
-function tellEnd(message: RunMessage, end: RunEnd, memoryMb: number | undefined): void {
+function sendEnd(message: RunMessage, end: RunEnd, memoryMb: number | undefined): void {
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
   const done = { t: 'done', run: message.run, cpuMs, wallMs, memoryMb } as const
-  if (end.unsent !== '') say({ t: 'log', run: message.run }, end.unsent)
+  if (end.unsent !== '') send({ t: 'log', run: message.run }, end.unsent)
   if (Buffer.byteLength(end.body) > resultBytes) {
-    say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
+    send({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
   } else {
-    say({ ...done, status, kind, ...(failure ? { failure } : {}) }, end.body, log)
+    send({ ...done, status, kind, ...(failure ? { failure } : {}) }, end.body, log)
   }
 }
 
@@ -201,7 +201,7 @@ function watchAll(): void {
   let enteredMs = 0
   for (const isolate of running.values()) {
     // Counted at each entry; polling hundreds of waiting runs would be costly.
-    if (isolate.isHere) continue
+    if (isolate.isOnMainThread) continue
     const { uncountedMs } = isolate
     enteredMs += uncountedMs
     if (uncountedMs > LATE_MS) watched.add(isolate)
@@ -215,11 +215,11 @@ function watchAll(): void {
 
 function beat(): void {
   warm.sweep()
-  say({ t: 'beat', isolates: running.size + warm.idleCount })
+  send({ t: 'beat', isolates: running.size + warm.idleCount })
 }
 
 /** Each write wakes the worker, so the messages of one turn of the event loop go together. */
-function say(message: FromExecutor, ...parts: string[]): void {
+function send(message: FromExecutor, ...parts: string[]): void {
   if (pipe.writableCorked === 0) {
     pipe.cork()
     setImmediate(() => pipe.uncork())

@@ -50,7 +50,7 @@ export interface RunMessage {
   readonly t: 'run'
   readonly run: number
   readonly bot: string
-  readonly asker: string
+  readonly identity: string
   readonly hash: string
   readonly inputKind: InputKind
   readonly limits: Limits
@@ -114,7 +114,7 @@ export type FromExecutor =
   /** The thread of a stopped run cannot be ended; the process should end after its other runs. */
   | { readonly t: 'stuck'; readonly run: number }
   /** The run starts or stops waiting without CPU. */
-  | { readonly t: 'rest'; readonly run: number; readonly isResting: boolean }
+  | { readonly t: 'idle'; readonly run: number; readonly isIdle: boolean }
   /** Heartbeat, each second and once at the start. */
   | { readonly t: 'beat'; readonly isolates: number }
 

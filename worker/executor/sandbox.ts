@@ -9,9 +9,9 @@ export type Copied = string | number | boolean | undefined
 /** Called by the glue with copies. Bot code may have tricked the glue, so receivers check every argument. */
 interface HostFunctions {
   /** Called after the isolate has gone on. */
-  readonly send: (...said: unknown[]) => void
-  /** Synchronous `send`, during a `Context.callHere`. */
-  readonly sendHere: (...said: unknown[]) => void
+  readonly send: (...message: unknown[]) => void
+  /** Synchronous `send`, during a `Context.callSync`. */
+  readonly sendSync: (...message: unknown[]) => void
   /** Called synchronously. */
   readonly ask: (kind: unknown, question: unknown) => string
 }
@@ -74,14 +74,14 @@ export class Isolate {
   }
 
   /** Boots a context: `glue` is a function of the host functions, and returns its `enter`. */
-  openContext(glue: Code, { send, ask, sendHere }: HostFunctions): Context {
+  openContext(glue: Code, { send, ask, sendSync }: HostFunctions): Context {
     const context = this.#isolate.createContextSync()
     const script = this.#isolate.compileScriptSync(glue.text, scriptOptions(glue))
     const main = script.runSync(context, { reference: true, release: true })
     const host = [
       new this.#ivm.Callback(send, { ignored: true }),
       new this.#ivm.Callback(ask),
-      new this.#ivm.Callback(sendHere),
+      new this.#ivm.Callback(sendSync),
     ]
     const enter = main.applySync(undefined, host, { result: { reference: true } })
     main.release()
@@ -140,7 +140,7 @@ export class Context {
   }
 
   /** Enters the glue on this thread. Errors: as `call`. */
-  callHere(timeout: number, what: string, ...args: Copied[]): void {
+  callSync(timeout: number, what: string, ...args: Copied[]): void {
     this.#enter.applySync(undefined, [what, ...args], { timeout })
   }
 

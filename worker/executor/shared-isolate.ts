@@ -30,7 +30,7 @@ interface Entry {
 export class SharedIsolate {
   readonly isolate: Isolate
   readonly #port: IsolatePort
-  readonly #inmates = new Set<IsolateContext>()
+  readonly #contexts = new Set<IsolateContext>()
   /** Current and queued entries, oldest first. */
   readonly #entries = new Set<Entry>()
   /** When an entry last ended, or began on an idle isolate. */
@@ -55,14 +55,14 @@ export class SharedIsolate {
     return this.#entries.size > 0
   }
 
-  join(inmate: IsolateContext): void {
+  join(context: IsolateContext): void {
     this.#made++
-    this.#inmates.add(inmate)
+    this.#contexts.add(context)
   }
 
-  leave(inmate: IsolateContext): void {
-    this.#inmates.delete(inmate)
-    if (this.#inmates.size === 0) this.isolate.dispose()
+  leave(context: IsolateContext): void {
+    this.#contexts.delete(context)
+    if (this.#contexts.size === 0) this.isolate.dispose()
   }
 
   /** Returns the rejection, or undefined. Calls `spent` with the CPU time of the entry. */
@@ -79,7 +79,7 @@ export class SharedIsolate {
       return undefined
     } catch (error) {
       // Only V8 ends an isolate; a bot can forge the message alone.
-      if (this.isolate.isDisposed && saysDisposed(error)) this.lose(by, 'memory')
+      if (this.isolate.isDisposed && saysDisposed(error)) this.end(by, 'memory')
       else if (isInterruption(error)) by.onInterrupted()
       return error
     } finally {
@@ -93,19 +93,19 @@ export class SharedIsolate {
   check(): void {
     if (this.isolate.isDisposed) {
       // A guilty run would have been notified.
-      this.lose(undefined, 'memory')
+      this.end(undefined, 'memory')
       return
     }
     const head = this.#head
     if (head === undefined || performance.now() - this.#movedAt < TURN_MS + STUCK_MS) return
     this.#port.stuck(head.runNumber)
-    this.lose(head, 'turn')
+    this.end(head, 'turn')
   }
 
   /** Ends the isolate for all; `guilty` is the context at fault, if known. */
-  lose(guilty: IsolateContext | undefined, failure: Failure): void {
+  end(guilty: IsolateContext | undefined, failure: Failure): void {
     this.isolate.dispose()
-    for (const one of [...this.#inmates]) {
+    for (const one of [...this.#contexts]) {
       if (guilty === undefined) one.onLost('unknown')
       else one.onLost(one === guilty ? failure : 'another')
     }

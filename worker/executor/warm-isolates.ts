@@ -26,7 +26,7 @@ export class WarmIsolates {
   readonly #port: IsolatePort
   readonly #most: number
   readonly #idle = new Map<string, Idle[]>()
-  readonly #homes = new Map<string, SharedIsolate>()
+  readonly #sharedIsolates = new Map<string, SharedIsolate>()
   #count = 0
   #inUse = 0
 
@@ -54,17 +54,17 @@ export class WarmIsolates {
       if (found.isolate.isUsable) return found.isolate
     }
     this.#makeRoom()
-    const home = message.concurrent && !message.fresh ? this.#homeOf(message) : undefined
-    return new BotIsolate(this.#port, message.limits.memoryMb, home)
+    const shared = message.concurrent && !message.fresh ? this.#sharedIsolate(message) : undefined
+    return new BotIsolate(this.#port, message.limits.memoryMb, shared)
   }
 
-  #homeOf(message: RunMessage): SharedIsolate {
+  #sharedIsolate(message: RunMessage): SharedIsolate {
     const fit = `${message.bot} ${isolateKey(message)}`
-    const known = this.#homes.get(fit)
+    const known = this.#sharedIsolates.get(fit)
     if (known?.hasRoom) return known
-    const home = new SharedIsolate(this.#port, message.limits.memoryMb)
-    this.#homes.set(fit, home)
-    return home
+    const shared = new SharedIsolate(this.#port, message.limits.memoryMb)
+    this.#sharedIsolates.set(fit, shared)
+    return shared
   }
 
   async giveBack(message: RunMessage, isolate: BotIsolate): Promise<void> {
@@ -85,7 +85,8 @@ export class WarmIsolates {
 
   sweep(): void {
     const now = Date.now()
-    for (const [fit, { hasRoom }] of this.#homes) if (!hasRoom) this.#homes.delete(fit)
+    for (const [fit, { hasRoom }] of this.#sharedIsolates)
+      if (!hasRoom) this.#sharedIsolates.delete(fit)
     for (const [bot, idle] of this.#idle) {
       // In order of return; the last returned is the first reused.
       for (const [at, one] of [...idle].reverse().entries()) {
@@ -131,5 +132,5 @@ export class WarmIsolates {
 }
 
 function isolateKey(message: RunMessage): string {
-  return `${message.hash} ${message.limits.memoryMb} ${message.asker}`
+  return `${message.hash} ${message.limits.memoryMb} ${message.identity}`
 }

@@ -157,7 +157,7 @@ t.test('does not repeat a run that has written when another crashes the isolate'
 
 t.test('uses separate isolates for other memberships and bots', async (t) => {
   const { executors, gate, neighbours } = await open(t)
-  const others = [{ asker: 'membership-2' }, { botKey: 'Bot/other' }]
+  const others = [{ identity: 'membership-2' }, { botKey: 'Bot/other' }]
   const results = await Promise.all(
     others.map((other) => run(executors, doing({ name: 'other' }, other), gate.host)),
   )

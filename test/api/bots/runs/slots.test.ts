@@ -26,7 +26,7 @@ function openSlots(room: number, liveWorkers = 1) {
       })
       void Promise.resolve(taken).then((slot) => {
         if (slot.kind !== 'slot') return
-        slot.rest(true)
+        slot.setIdle(true)
         admitted.push(slot)
         mine.push(slot)
       })

@@ -86,11 +86,11 @@ t.test('starts executors for many projects gradually, and releases slots meanwhi
   const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
   const told: boolean[] = []
   const calls = Array.from({ length: MOST }, (_, n) =>
-    own.run(aCall(n), refused, new AbortController().signal, (isResting) => told.push(isResting)),
+    own.run(aCall(n), refused, new AbortController().signal, (isIdle) => told.push(isIdle)),
   )
   t.same(told, Array(MOST).fill(true), 'a run without an executor is parked')
   t.ok((await Promise.all(calls)).every(({ status }) => status === 'ok'))
-  t.equal(told.filter((isResting) => !isResting).length, MOST, 'until it has one')
+  t.equal(told.filter((isIdle) => !isIdle).length, MOST, 'until it has one')
   t.ok(most <= Math.max(2, availableParallelism()))
 })
 

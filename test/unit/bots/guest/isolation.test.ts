@@ -161,7 +161,7 @@ t.test('shares no isolate between bots of a project or memberships of a bot', as
   for (const changes of [
     {},
     {},
-    { asker: 'other' },
+    { identity: 'other' },
     { botKey: 'Bot/other' },
     { projectId: 'other' },
     { fresh: true },
@@ -194,7 +194,7 @@ t.test('hides kept state from other memberships, bots and projects', async (t) =
 
   const blank = JSON.stringify({ context: {} })
   for (const changes of [
-    { asker: 'other' },
+    { identity: 'other' },
     { botKey: 'Bot/other' },
     { projectId: 'other' },
     { fresh: true },
