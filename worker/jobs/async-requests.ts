@@ -1,19 +1,19 @@
 /** Runs asynchronous requests. A request starts once: after a worker crash it may have had an effect, so it is ended. */
 
-import { handle } from '../../../shared/api/handle.ts'
-import { finishAsyncJob, isOver } from '../../../shared/bots/async-jobs.ts'
-import { timings } from '../../../shared/core/config/waits.ts'
-import { conflict, issue, outcome } from '../../../shared/core/errors.ts'
-import { runRequest } from '../../../shared/jobs/async-requests.ts'
-import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
-import type { Runs } from '../../../shared/queue/runs.ts'
-import type { Services } from '../../../shared/request/services.ts'
-import { JOBS, jobLease, jobRunLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
+import { handle } from '../../shared/api/handle.ts'
+import { finishAsyncJob, isOver } from '../../shared/bots/async-jobs.ts'
+import { timings } from '../../shared/core/config/waits.ts'
+import { conflict, issue, outcome } from '../../shared/core/errors.ts'
+import { runRequest } from '../../shared/jobs/async-requests.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../shared/jobs/loop.ts'
+import type { Runs } from '../../shared/queue/runs.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { JOBS, jobLease, jobRunLease, removeJob } from '../../shared/store/rows/upkeep-jobs.ts'
 import {
   type LeasedRequest,
   leaseLostRequest,
   leaseRequest,
-} from '../../../shared/store/write/requests.ts'
+} from '../../shared/store/write/requests.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = timings.sweepMs / 5
