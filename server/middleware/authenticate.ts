@@ -3,6 +3,10 @@
  * 403, 429.
  */
 
+import {
+  certificateHeader,
+  comesWithCertificate,
+} from '../../shared/access/credentials/certificates.ts'
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { outranks } from '../../shared/access/guarded/rights.ts'
@@ -13,7 +17,6 @@ import { parseReference } from '../../shared/fhir/resource.ts'
 import { narrowSession, type Principals, type Session } from '../../shared/identity/principals.ts'
 import { isInScope } from '../../shared/request/project-scope.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { certificateHeader, comesWithCertificate } from '../http/client-certificate.ts'
 import type { Context, Credentials, Middleware, Web } from '../http/context.ts'
 import { audit } from '../identity/sign-in-audit.ts'
 import { verifyClientSecret } from './access.ts'

@@ -1,7 +1,7 @@
 /** The protocol of web socket Subscriptions: a client's messages and bindings. */
+import { comesWithCertificate } from '../../shared/access/credentials/certificates.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { SOCKET_PATH } from '../../shared/subscriptions/socket-subscriptions.ts'
-import { comesWithCertificate } from '../http/client-certificate.ts'
 import type { Metrics } from '../http/metrics.ts'
 import {
   CLOSE,

@@ -37,10 +37,7 @@ for i = 3, #ARGV, 2 do
 end
 return counts`)
 
-export interface Admission {
-  /** Errors: 429 backlog, 503 no worker. */
-  admit(name: BotQueue, job: ExecuteJob, durable: boolean): Admitted
-}
+export type Admission = ReturnType<typeof createAdmission>
 
 interface Admitted {
   /** BullMQ priority for fairness: a project with 8, 16, 32, … runs in flight adds to lane 1, 2, 3, … */
@@ -65,7 +62,7 @@ interface Project {
   lastAt: number
 }
 
-export function createAdmission(redis: Redis, backlogMax: number): Admission {
+export function createAdmission(redis: Redis, backlogMax: number) {
   /** The runs of a project in one turn of the event loop are one command. */
   const count = batchPerTick<Entry, unknown>(
     (entries) => countEntries(redis, entries),
@@ -74,7 +71,8 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
   const projects = new Cache<string, Project>({ name: 'lanes', max: 10_000 })
 
   return {
-    admit(name, job, durable) {
+    /** Errors, of the count: 429 backlog, 503 no worker. */
+    admit(name: BotQueue, job: ExecuteJob, durable: boolean): Admitted {
       const key = `${name} ${job.projectId}`
       const now = Date.now()
       const found = projects.get(key)
@@ -87,20 +85,15 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
       project.lane = nextLane(project.lane, project.inFlight + project.uncounted)
       const most = job.class === 'event' ? ENDLESS : backlogMax
       project.uncounted++
-      const counted = count({ name, job, most, durable }).then(
-        (answer) => {
-          project.uncounted--
+      const counted = count({ name, job, most, durable })
+        .finally(() => project.uncounted--)
+        .then((answer) => {
           const count = Number(answer)
           // A full backlog: the next runs are counted before they are added.
           if (count === -1) project.inFlight = backlogMax
           if (!(count >= 0)) throw count === -1 ? backlogFull() : unavailable('Queue')
           project.inFlight = count
-        },
-        (error: unknown) => {
-          project.uncounted--
-          throw error
-        },
-      )
+        })
       return { lane: project.lane, isSure, counted }
     },
   }

@@ -47,13 +47,16 @@ export type Death =
   | { readonly cause: 'exit' | 'heartbeat' | 'memory' | 'closed' }
   | { readonly cause: 'timeout' | 'memory' | 'cancelled'; readonly guilty: number }
 
+/** The end of a run as its executor reports it. */
+export interface DoneRun {
+  readonly t: 'done'
+  readonly message: DoneMessage
+  readonly body: string
+  readonly log: string
+}
+
 export type Ended =
-  | {
-      readonly t: 'done'
-      readonly message: DoneMessage
-      readonly body: string
-      readonly log: string
-    }
+  | DoneRun
   /** `isGuilty` is undefined when any run of the process, or something outside it, may be at fault. */
   | { readonly t: 'died'; readonly death: Death; readonly isGuilty: boolean | undefined }
 

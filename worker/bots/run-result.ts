@@ -18,6 +18,7 @@ import {
   type Limits,
 } from '../executor/messages.ts'
 import { TURN_MS } from '../executor/shared-isolate.ts'
+import type { DoneRun } from './executor-process.ts'
 
 export interface BotRun {
   readonly runId: string
@@ -69,13 +70,6 @@ export interface RunResult extends Omit<DoneMessage, 't' | 'run' | 'failure'> {
   readonly log: string
 }
 
-/** The end of a run as its executor reports it. */
-interface Ended {
-  readonly message: DoneMessage
-  readonly body: string
-  readonly log: string
-}
-
 export interface HostCall {
   readonly kind: CallKind
   readonly payload: string
@@ -84,7 +78,7 @@ export interface HostCall {
 /** Converts the executor's answer; a failure's body becomes an OperationOutcome with the run id. */
 export function toRunResult(
   run: BotRun,
-  { message: { t: _, run: __, failure, ...done }, body, log }: Ended,
+  { message: { t: _, run: __, failure, ...done }, body, log }: DoneRun,
 ): RunResult {
   const result = { ...done, body, log }
   if (done.status === 'ok') {

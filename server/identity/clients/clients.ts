@@ -3,6 +3,7 @@
 import {
   BY_CA,
   type ClientCertificate,
+  certificateHeader,
   hasCertificate,
   provesByCertificate,
   readCertificate,
@@ -16,7 +17,6 @@ import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { isInScope, serviceUrl } from '../../../shared/request/project-scope.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { certificateHeader } from '../../http/client-certificate.ts'
 import type { Context } from '../../http/context.ts'
 import { verifyClientSecret } from '../../middleware/access.ts'
 import { parseBasic } from '../../middleware/authenticate.ts'

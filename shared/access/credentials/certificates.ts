@@ -1,6 +1,8 @@
 /** Client certificates of mutual TLS, and the elements of a ClientApplication that register them: RFC 8705. */
 import { hash, X509Certificate } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
 import { isIP } from 'node:net'
+import type { Config } from '../../core/config/config.ts'
 import { attempt, issue } from '../../core/errors.ts'
 import { asArray, type Resource } from '../../fhir/resource.ts'
 
@@ -146,4 +148,23 @@ export function certificateIssues(client: Resource): readonly ReturnType<typeof 
 
 function isReadable(element: string, name: unknown): boolean {
   return typeof name === 'string' && NAMES[element]?.isReadable(name) === true
+}
+
+/** Returns the header of the trusted proxy, as sent; undefined without a certificate, and without the setting. */
+export function certificateHeader(
+  { clientCertificateHeader: name }: Config,
+  headers: IncomingHttpHeaders,
+): string | undefined {
+  const value = name === undefined ? undefined : headers[name]
+  return value === undefined || value === '' ? undefined : String(value)
+}
+
+/** True for a token without a certificate, and for one that came with its own. */
+export function comesWithCertificate(
+  { certificate }: { readonly certificate: string | undefined },
+  header: string | undefined,
+): boolean {
+  if (certificate === undefined) return true
+  const found = header === undefined ? undefined : readCertificate(header)
+  return typeof found === 'object' && found.thumbprint === certificate
 }
