@@ -231,12 +231,6 @@ export class Runner {
     try {
       return await this.#runInSlot({ job, attempt, onIdle, controller })
     } catch (error) {
-      if (error === SHUTDOWN) return BACK
-      if (error instanceof LeaseLost) {
-        const reply = interrupted(runId)
-        return { kind: 'done', reply, failure: 'interrupted', isLost: true }
-      }
-      if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)
         const reply = { runId, status: 'error', kind: 'outcome', body } as const
@@ -268,6 +262,7 @@ export class Runner {
     })
     const slot = await taken
     if (slot.kind === 'back') return slot
+    if (slot.kind === 'aborted') return stoppedWhileHeld(job.runId, controller.signal.reason)
     const hold = paceHold(job) ?? slot.hold
     if (hold !== undefined && job.dryRunOf === undefined) {
       metrics.held(hold.reason, hold.ms)
@@ -299,6 +294,13 @@ export class Runner {
     controller.abort(lost)
     throw lost
   }
+}
+
+/** Returns the end of a run that was stopped before it had a slot. */
+function stoppedWhileHeld(runId: string, reason: unknown): Attempted {
+  if (reason === SHUTDOWN) return BACK
+  if (!(reason instanceof LeaseLost)) return cancelled(runId)
+  return { kind: 'done', reply: interrupted(runId), failure: 'interrupted', isLost: true }
 }
 
 /** Returns the wait of a first attempt for its key or rate, before it got a slot. */

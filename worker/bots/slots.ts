@@ -5,10 +5,8 @@
  * back to the queue for a while.
  */
 
-interface Deferral {
-  readonly kind: 'back'
-  readonly delayMs: number
-}
+/** Too many runs are held, or the run was aborted while it was held. */
+type NoSlot = { readonly kind: 'back'; readonly delayMs: number } | { readonly kind: 'aborted' }
 
 /** The cap of the bot or project, the worker's memory, or the turn of another project. */
 type HeldFor = 'bot' | 'project' | 'memory' | 'turn'
@@ -58,8 +56,7 @@ interface Held {
   readonly asked: Asked
   readonly by: HeldFor
   readonly since: number
-  resolve(slot: Slot | Deferral): void
-  reject(reason: unknown): void
+  resolve(slot: Slot | NoSlot): void
 }
 
 export const MOST_HELD = 1000
@@ -79,8 +76,7 @@ export class Slots {
     this.#options = options
   }
 
-  /** Errors: the abort reason of the signal while held. */
-  take(asked: Asked): Slot | Promise<Slot | Deferral> {
+  take(asked: Asked): Slot | Promise<Slot | NoSlot> {
     this.#note(asked.project.id)
     const reason = this.#reasonOf(asked)
     return reason === undefined ? this.#occupy(asked) : this.#hold(asked, reason)
@@ -164,15 +160,14 @@ export class Slots {
     }
   }
 
-  #hold(asked: Asked, by: HeldFor): Promise<Slot | Deferral> {
-    asked.signal.throwIfAborted()
-    const { promise, resolve, reject } = Promise.withResolvers<Slot | Deferral>()
-    const one: Held = { asked, by, since: Date.now(), resolve, reject }
+  #hold(asked: Asked, by: HeldFor): Promise<Slot | NoSlot> {
+    if (asked.signal.aborted) return Promise.resolve({ kind: 'aborted' })
+    const { promise, resolve } = Promise.withResolvers<Slot | NoSlot>()
+    const one: Held = { asked, by, since: Date.now(), resolve }
     const at = this.#held.findLastIndex((other) => other.asked.added <= asked.added)
     this.#held.splice(at + 1, 0, one)
-    asked.signal.addEventListener('abort', () => this.#release(one)?.reject(asked.signal.reason), {
-      once: true,
-    })
+    const onAbort = () => this.#release(one)?.resolve({ kind: 'aborted' })
+    asked.signal.addEventListener('abort', onAbort, { once: true })
     asked.onHold(true)
     const last = this.#held.length > MOST_HELD ? this.#held.at(-1) : undefined
     if (last !== undefined) this.#release(last)?.resolve({ kind: 'back', delayMs: BACK_MS })
