@@ -2,11 +2,11 @@
  * One executor: a child process without environment or permissions, and its state in this worker.
  * It is killed, never asked to stop: its threads may no longer respond.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
-import { createRequire } from 'node:module'
-import { dirname } from 'node:path'
+import type { ChildProcess } from 'node:child_process'
+import { readdirSync, readFileSync } from 'node:fs'
+import { getPriority, setPriority } from 'node:os'
+import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
-import { fileURLToPath } from 'node:url'
 import { librarySource } from '../../shared/bots/libraries/table.ts'
 import { corkForTick } from '../../shared/core/batching.ts'
 import {
@@ -19,11 +19,9 @@ import {
   type ReplyMessage,
   type ToExecutor,
 } from '../executor/messages.ts'
-import { executorInput, keepCaches } from './executor-sources.ts'
-import { readMemory, lowerPriorityOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
+import { keepCaches, spawnExecutor } from './spawn-executor.ts'
 
-const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))
 /** An executor silent for this long has missed two heartbeats. */
 const BEATS_MISSING_MS = 3000
 /** A busy machine takes seconds to start a process. */
@@ -33,11 +31,6 @@ const STOPPED_MS = 5000
 const CANCEL_MS = 1000
 const DEADLINE_GRACE_MS = 500
 const WARM_ISOLATE_MB = 4
-/**
- * Blocks above this size are returned to the system. V8 frees half of an isolate in such blocks; those reused by
- * compilation (32 KB) stay below. https://man7.org/linux/man-pages/man3/mallopt.3.html
- */
-const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
 /** Memory beyond that of its isolates, such as code, above which an executor takes no new run and ends after its last. */
 const BLOATED_MB = 400
 const LOOK_MS = 1000
@@ -112,15 +105,9 @@ export class ExecutorProcess {
   #stderr = ''
 
   constructor(mostIsolates = Number.POSITIVE_INFINITY) {
-    this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
-      env: ALLOCATOR,
-      cwd: '/',
-      stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
-    })
-    // A child that exits early does not read it; the exit handler below reports that.
-    this.#child.stdin?.on('error', () => {}).end(executorInput())
-    // `stdio` above makes the fourth a pipe, which Node opens in both directions.
-    this.#pipe = this.#child.stdio[3] as Duplex
+    const { child, pipe } = spawnExecutor(mostIsolates)
+    this.#child = child
+    this.#pipe = pipe
     const ready = Promise.withResolvers<void>()
     const died = Promise.withResolvers<Death>()
     this.ready = ready.promise
@@ -360,26 +347,49 @@ async function answerCall(
   }
 }
 
-let addon: string | undefined
+// Memory and priority on Linux. On other systems the limits of isolates must suffice.
 
-function executorArguments(mostIsolates: number): string[] {
-  addon ??= addonPath()
-  return [
-    '--permission',
-    '--allow-addons',
-    `--allow-fs-read=${BOOT}`,
-    `--allow-fs-read=${addon}`,
-    '--disable-warning=ExperimentalWarning',
-    '--disable-warning=SecurityWarning',
-    BOOT,
-    addon,
-    String(mostIsolates),
-  ]
+function readMemory(pid: number): { readonly rssMb: number; readonly ownMb: number } | undefined {
+  if (platform !== 'linux') return undefined
+  try {
+    const status = readFileSync(`/proc/${pid}/status`, 'latin1')
+    const match = /^VmRSS:\s+(\d+) kB\nRssAnon:\s+(\d+) kB/m.exec(status)
+    return match ? { rssMb: Number(match[1]) / 1024, ownMb: Number(match[2]) / 1024 } : undefined
+  } catch {
+    return undefined
+  }
 }
 
-/** The prebuilt addon of this platform, found as isolated-vm's own loader does. */
-function addonPath(): string {
-  const own = createRequire(import.meta.url).resolve('isolated-vm')
-  const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
-  return loader.path(dirname(own))
+// A CPU-heavy executor gets a lower priority, so that other processes need not wait for a crowd of runs. Only root can
+// raise a priority again, so it lasts as long as the process. The main thread keeps its priority: it runs no long bot
+// code and dispatches runs.
+
+/** Nice value: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
+const NICER_BY = 5
+const LOWEST = 19
+const MUCH_MS = 1000
+/** The kernel reports in hundredths of a second on every machine. */
+const TICK_MS = 10
+
+/** Lowers the priority of a busy process. `lowered` holds the threads already lowered; later ones follow. */
+function lowerPriorityOnceBusy(pid: number, lowered: Set<string>): void {
+  if (platform !== 'linux') return
+  try {
+    if (lowered.size === 0 && usedMs(pid) < MUCH_MS) return
+    const priority = Math.min(getPriority() + NICER_BY, LOWEST)
+    for (const thread of readdirSync(`/proc/${pid}/task`)) {
+      if (Number(thread) === pid || lowered.has(thread)) continue
+      setPriority(Number(thread), priority)
+      lowered.add(thread)
+    }
+  } catch {
+    // The process or thread ended meanwhile.
+  }
+}
+
+/** Returns user and system time, parsed after the command, which may contain spaces and brackets (proc(5)). */
+function usedMs(pid: number): number {
+  const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
+  return (Number(fields[11]) + Number(fields[12])) * TICK_MS
 }

@@ -1,24 +1,72 @@
 /**
- * Startup input of executors, built once per worker: their files as JavaScript, the guest as one script, and code
- * caches.
+ * Starts the process of an executor. Its input is built once per worker: its files as JavaScript, the guest as one
+ * script, and code caches.
  */
+import { type ChildProcess, spawn } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
-import { stripTypeScriptTypes } from 'node:module'
-import { basename } from 'node:path'
+import { createRequire, stripTypeScriptTypes } from 'node:module'
+import { basename, dirname } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { fileURLToPath } from 'node:url'
 
 const FOLDER = new URL('../executor/', import.meta.url)
+const BOOT = fileURLToPath(new URL('boot.cjs', FOLDER))
+/**
+ * Blocks above this size are returned to the system. V8 frees half of an isolate in such blocks; those reused by
+ * compilation (32 KB) stay below. https://man7.org/linux/man-pages/man3/mallopt.3.html
+ */
+const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
 const IMPORT = /^import \{([^}]*)\} from '([^']+)'$/gm
 const EXPORT = /^export (?=(?:async )?(?:function|class|const) (\w+))/gm
 const RELATIVE = /'\.{1,2}\/(?:[\w-]+\/)*([\w-]+\.cjs)'/g
 
+let addon: string | undefined
 let input: Buffer | undefined
 let caches = { guest: '', own: '' }
+
+/** `pipe` carries the frames of messages.ts. The process has no environment but the setting of its allocator. */
+export function spawnExecutor(mostIsolates: number): {
+  readonly child: ChildProcess
+  readonly pipe: Duplex
+} {
+  const child = spawn(process.execPath, executorArguments(mostIsolates), {
+    env: ALLOCATOR,
+    cwd: '/',
+    stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
+  })
+  // A child that exits early does not read it; the caller handles its exit.
+  child.stdin?.on('error', () => {}).end(executorInput())
+  // `stdio` makes the fourth a pipe, which Node opens in both directions.
+  return { child, pipe: child.stdio[3] as Duplex }
+}
+
+function executorArguments(mostIsolates: number): string[] {
+  addon ??= addonPath()
+  return [
+    '--permission',
+    '--allow-addons',
+    `--allow-fs-read=${BOOT}`,
+    `--allow-fs-read=${addon}`,
+    '--disable-warning=ExperimentalWarning',
+    '--disable-warning=SecurityWarning',
+    BOOT,
+    addon,
+    String(mostIsolates),
+  ]
+}
+
+/** The prebuilt addon of this platform, found as isolated-vm's own loader does. */
+function addonPath(): string {
+  const own = createRequire(import.meta.url).resolve('isolated-vm')
+  const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
+  return loader.path(dirname(own))
+}
 
 /**
  * Returns the startup input: executor files, their code caches, the guest script and its code cache.
  * The caches are empty for the first executor, which makes them. They are machine code, so they stay in memory.
  */
-export function executorInput(): Buffer {
+function executorInput(): Buffer {
   input ??= Buffer.from(
     [
       executorFiles(),
