@@ -11,6 +11,7 @@ import {
 } from 'prom-client'
 import { readAllLanes } from '../../shared/bots/stats.ts'
 import { cacheStats } from '../../shared/core/cache.ts'
+import { gauges } from '../../shared/core/gauges.ts'
 import { readPssBytes } from '../../shared/core/memory.ts'
 import { NO_PARTS, waitingParts } from '../../shared/export/rows/parts.ts'
 import { queueDepths } from '../../shared/jobs/upkeep/upkeep.ts'
@@ -19,7 +20,6 @@ import type { Services } from '../../shared/request/services.ts'
 import { requestDepth } from '../../shared/store/write/requests.ts'
 import { countDeadLetters, DEAD_KINDS, NO_DEAD } from '../../shared/subscriptions/dead-letters.ts'
 import { NO_BACKLOG, readDeliveryBacklog } from '../../shared/subscriptions/deliveries.ts'
-import { gauges } from './gauges.ts'
 import { createSocketMetrics, type SocketMetrics } from './socket-metrics.ts'
 
 export interface Metrics extends SocketMetrics {
@@ -66,7 +66,7 @@ export function createMetrics(services: Watched): Metrics {
     buckets: BUCKETS,
     registers,
   })
-  gauges(registry)('process_pss_bytes', PSS, [], (own) => own.set(readPssBytes() ?? 0))
+  gauges(registry)('process_pss_bytes', PSS, [], () => readPssBytes() ?? 0)
   watchDatabase(registry, services)
   watchCaches(registry)
   watchStorage(registry, services.storage)
@@ -103,45 +103,40 @@ export function createMetrics(services: Watched): Metrics {
 
 function watchDatabase(registry: Registry, { database }: Watched): void {
   const gauge = gauges(registry)
-  gauge('database_pool_connections', 'Connections of the pool by state', ['state'], (own) => {
+  gauge('database_pool_connections', 'Connections of the pool by state', ['state'], () => {
     const { pool } = rawPool(database.knex)
-    own.set({ state: 'used' }, pool?.numUsed() ?? 0)
-    own.set({ state: 'free' }, pool?.numFree() ?? 0)
-    own.set({ state: 'waiting' }, pool?.numPendingAcquires() ?? 0)
+    return [
+      [{ state: 'used' }, pool?.numUsed() ?? 0],
+      [{ state: 'free' }, pool?.numFree() ?? 0],
+      [{ state: 'waiting' }, pool?.numPendingAcquires() ?? 0],
+    ]
   })
-  gauge('database_statements_total', 'Statements sent since the process started', [], (own) => {
-    own.set(database.statements)
-  })
+  const help = 'Statements sent since the process started'
+  gauge('database_statements_total', help, [], () => database.statements)
 }
 
 function watchCaches(registry: Registry): void {
   const gauge = gauges(registry)
-  gauge('cache_entries', 'Entries of each cache', ['cache'], (own) => {
-    for (const { name, entries } of cacheStats()) own.set({ cache: name }, entries)
-  })
+  gauge('cache_entries', 'Entries of each cache', ['cache'], () =>
+    cacheStats().map(({ name, entries }) => [{ cache: name }, entries]),
+  )
   gauge(
     'cache_lookups_total',
     'Lookups in each cache by result since the process started',
     ['cache', 'result'],
-    (own) => {
-      for (const { name, hits, misses } of cacheStats()) {
-        own.set({ cache: name, result: 'hit' }, hits)
-        own.set({ cache: name, result: 'miss' }, misses)
-      }
-    },
+    () =>
+      cacheStats().flatMap(({ name, hits, misses }) => [
+        [{ cache: name, result: 'hit' }, hits] as const,
+        [{ cache: name, result: 'miss' }, misses] as const,
+      ]),
   )
 }
 
 function watchReplicas(registry: Registry, replicas: Services['replicas']): void {
   if (replicas === undefined) return
-  const gauge = gauges(registry)
-  gauge(
-    'database_replica_lag_seconds',
-    'Replication lag of each read replica',
-    ['replica'],
-    (own) => {
-      for (const [replica, seconds] of replicas.lags()) own.set({ replica }, seconds)
-    },
+  const help = 'Replication lag of each read replica'
+  gauges(registry)('database_replica_lag_seconds', help, ['replica'], () =>
+    [...replicas.lags()].map(([replica, seconds]) => [{ replica }, seconds]),
   )
 }
 
@@ -160,54 +155,42 @@ function watchStorage(registry: Registry, storage: Services['storage']): void {
 
 function watchQueues(registry: Registry, { queues, database }: Watched): void {
   const gauge = gauges(registry)
-  gauge('queue_jobs', 'Jobs by queue and state', ['queue', 'state'], async (own) => {
-    own.reset()
+  gauge('queue_jobs', 'Jobs by queue and state', ['queue', 'state'], async () => {
     const depths = await queues.depths().catch(() => ({}))
-    for (const [queue, states] of Object.entries(depths)) {
-      for (const [state, count] of Object.entries(states)) own.set({ queue, state }, count)
-    }
     const requests = await requestDepth(database).catch(() => undefined)
-    if (requests === undefined) return
-    own.set({ queue: 'requests', state: 'waiting' }, requests.waiting)
-    own.set({ queue: 'requests', state: 'active' }, requests.active)
+    const { waiting = 0, active = 0 } = requests ?? {}
+    const all = { ...depths, ...(requests && { requests: { waiting, active } }) }
+    return Object.entries(all).flatMap(([queue, states]) =>
+      Object.entries(states).map(([state, count]) => [{ queue, state }, count] as const),
+    )
   })
-  gauge(
-    'queue_oldest_seconds',
-    'How long the longest waiting job of each queue waits',
-    ['queue'],
-    async (own) => {
-      own.reset()
-      const since = await queues.waitingSince().catch(() => ({}))
-      for (const [queue, at] of Object.entries(since)) {
-        own.set({ queue }, Math.max(0, Date.now() - at) / 1000)
-      }
-      const { oldestMs = null } = (await requestDepth(database).catch(() => undefined)) ?? {}
-      if (oldestMs !== null) own.set({ queue: 'requests' }, oldestMs / 1000)
-    },
-  )
-  gauge(
-    'redis_round_trip_seconds',
-    'Time of one PING; absent while Redis is unavailable',
-    [],
-    async (own) => {
-      own.reset()
-      const ms = await queues.ping().catch(() => undefined)
-      if (ms !== undefined) own.set(ms / 1000)
-    },
-  )
+  const help = 'How long the longest waiting job of each queue waits'
+  gauge('queue_oldest_seconds', help, ['queue'], async () => {
+    const since = await queues.waitingSince().catch(() => ({}))
+    const { oldestMs = null } = (await requestDepth(database).catch(() => undefined)) ?? {}
+    const oldest = Object.entries(since).map(
+      ([queue, at]) => [{ queue }, Math.max(0, Date.now() - at) / 1000] as const,
+    )
+    return oldestMs === null ? oldest : [...oldest, [{ queue: 'requests' }, oldestMs / 1000]]
+  })
+  const ping = 'Time of one PING; 0 while Redis is unavailable'
+  gauge('redis_round_trip_seconds', ping, [], async () => {
+    return (await queues.ping().catch(() => 0)) / 1000
+  })
 }
 
 function watchExports(registry: Registry, { database }: Watched): void {
   const gauge = gauges(registry)
-  gauge('export_parts', 'Unfinished parts of exports by state', ['state'], async (own) => {
-    own.reset()
-    const { waiting, active } = await waitingParts(database).catch(() => NO_PARTS)
-    own.set({ state: 'waiting' }, waiting)
-    own.set({ state: 'active' }, active)
+  const read = () => waitingParts(database).catch(() => NO_PARTS)
+  gauge('export_parts', 'Unfinished parts of exports by state', ['state'], async () => {
+    const { waiting, active } = await read()
+    return [
+      [{ state: 'waiting' }, waiting],
+      [{ state: 'active' }, active],
+    ]
   })
-  gauge('export_oldest_seconds', 'Age of the oldest unfinished export', [], async (own) => {
-    const { oldestSeconds } = await waitingParts(database).catch(() => NO_PARTS)
-    own.set(oldestSeconds)
+  gauge('export_oldest_seconds', 'Age of the oldest unfinished export', [], async () => {
+    return (await read()).oldestSeconds
   })
 }
 
@@ -215,10 +198,10 @@ function watchParts(
   registry: Registry,
   read: () => Promise<Readonly<Record<string, number>>>,
 ): void {
-  const gauge = gauges(registry)
-  gauge('service_up', '1 if the dependency is available, otherwise 0', ['part'], async (own) => {
-    for (const [part, up] of Object.entries(await read())) own.set({ part }, up)
-  })
+  const help = '1 if the dependency is available, otherwise 0'
+  gauges(registry)('service_up', help, ['part'], async () =>
+    Object.entries(await read()).map(([part, up]) => [{ part }, up]),
+  )
 }
 
 /** Projects above this number share one label, which bounds the text. */
@@ -234,28 +217,27 @@ interface Depth {
 
 /** Counts a bot's runs, waiting or running, as `flight`. */
 function watchProjects(registry: Registry, services: Watched): void {
-  const registers = [registry]
-  const gauge = gauges(registry)
   const oldest = new Gauge({
     name: 'queue_project_oldest_seconds',
     help: 'How long the longest waiting job of a Project waits',
     labelNames: ['queue', 'project'],
-    registers,
+    registers: [registry],
   })
-  gauge(
+  gauges(registry)(
     'queue_project_jobs',
     'Jobs of a Project by queue and state',
     ['queue', 'project', 'state'],
-    async (own) => {
-      const depths = await readDepths(services).catch(() => [])
-      own.reset()
+    async () => {
+      const depths = shortened(await readDepths(services).catch(() => []))
       oldest.reset()
-      for (const { queue, project, states, oldestSeconds } of shortened(depths)) {
-        for (const [state, count] of Object.entries(states)) {
-          if (count > 0) own.inc({ queue, project, state }, count)
-        }
+      for (const { queue, project, oldestSeconds } of depths) {
         if (oldestSeconds > 0) oldest.set({ queue, project }, oldestSeconds)
       }
+      return depths.flatMap(({ queue, project, states }) =>
+        Object.entries(states).flatMap(([state, count]) =>
+          count > 0 ? [[{ queue, project, state }, count] as const] : [],
+        ),
+      )
     },
   )
 }
@@ -307,32 +289,21 @@ function watchEvents(
     'dead_letters',
     'Deliveries and runs whose attempts have ended in failure, until they are replayed or discarded',
     ['kind'],
-    async (own) => {
-      own.reset()
+    async () => {
       const counts = await countDeadLetters(database).catch(() => NO_DEAD)
-      for (const kind of DEAD_KINDS) own.set({ kind }, counts[kind])
+      return DEAD_KINDS.map((kind) => [{ kind }, counts[kind]])
     },
   )
-  const registers = [registry]
-  const waiting = new Gauge({
-    name: 'event_deliveries_waiting',
-    help: 'Events waiting for delivery to Subscriptions',
-    registers,
-  })
-  const oldest = new Gauge({
-    name: 'event_oldest_seconds',
-    help: 'Age of the oldest event without a delivery attempt',
-    registers,
-  })
-  const paused = new Gauge({
-    name: 'event_circuits_open',
-    help: 'Subscriptions whose deliveries are paused',
-    registers,
-  })
+  let backlog = NO_BACKLOG
+  const help = {
+    waiting: 'Events waiting for delivery to Subscriptions',
+    oldest: 'Age of the oldest event without a delivery attempt',
+    paused: 'Subscriptions whose deliveries are paused',
+  }
+  gauge('event_deliveries_waiting', help.waiting, [], () => backlog.waiting)
+  gauge('event_oldest_seconds', help.oldest, [], () => backlog.oldestSeconds)
+  gauge('event_circuits_open', help.paused, [], () => backlog.paused)
   return async () => {
-    const backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
-    waiting.set(backlog.waiting)
-    oldest.set(backlog.oldestSeconds)
-    paused.set(backlog.paused)
+    backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
   }
 }

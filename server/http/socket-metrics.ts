@@ -1,6 +1,6 @@
 /** The metrics of web sockets and agents. */
 import { Counter, Histogram, type Registry } from 'prom-client'
-import { gauges } from './gauges.ts'
+import { gauges } from '../../shared/core/gauges.ts'
 
 export interface SocketMetrics {
   /** Registers the gauge of web sockets. */
@@ -33,21 +33,10 @@ export function createSocketMetrics(registry: Registry): SocketMetrics {
   })
   const gauge = gauges(registry)
   return {
-    watchSockets(read) {
-      gauge('sockets_open', 'Open web sockets', [], (own) => {
-        own.set(read())
-      })
-    },
-    watchBindings(read) {
-      gauge('socket_bindings', 'Subscriptions bound to web sockets', [], (own) => {
-        own.set(read())
-      })
-    },
-    watchAgents(read) {
-      gauge('agents_connected', 'Connected agents', [], (own) => {
-        own.set(read())
-      })
-    },
+    watchSockets: (read) => gauge('sockets_open', 'Open web sockets', [], read),
+    watchBindings: (read) =>
+      gauge('socket_bindings', 'Subscriptions bound to web sockets', [], read),
+    watchAgents: (read) => gauge('agents_connected', 'Connected agents', [], read),
     message: (kind) => messages.inc({ kind }),
     transmitted: (status, seconds) => transmitted.observe({ status }, seconds),
   }

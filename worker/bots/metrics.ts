@@ -1,5 +1,6 @@
 /** The worker's metrics; web's /metrics shows those of all workers. */
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { gauges, type Labels } from '../../shared/core/gauges.ts'
 import { readPssBytes } from '../../shared/core/memory.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -28,7 +29,7 @@ export function createMetrics(stats: () => ExecutorsStats, storage: Services['st
     'worker_process_pss_bytes',
     'Memory of the worker in which shared pages count once among their processes, without its executors; 0 outside Linux',
     [],
-    () => [[{}, readPssBytes() ?? 0]],
+    () => readPssBytes() ?? 0,
   )
   new Counter({
     name: 'worker_storage_errors_total',
@@ -55,7 +56,6 @@ export function createMetrics(stats: () => ExecutorsStats, storage: Services['st
 }
 
 type Makers = ReturnType<typeof createMakers>
-type Labels = Readonly<Record<string, string>>
 
 function createMakers(registry: Registry) {
   const registers = [registry]
@@ -64,23 +64,7 @@ function createMakers(registry: Registry) {
       new Counter({ name, help, labelNames, registers }),
     aHistogram: (name: string, help: string, labelNames: string[] = []) =>
       new Histogram({ name, help, labelNames, buckets: BUCKETS, registers }),
-    /** Reads `values` whenever the metrics are read. */
-    aGauge: (
-      name: string,
-      help: string,
-      labelNames: string[],
-      values: () => readonly (readonly [Labels, number])[],
-    ) =>
-      new Gauge({
-        name,
-        help,
-        labelNames,
-        registers,
-        collect() {
-          this.reset()
-          for (const [labels, value] of values()) this.set({ ...labels }, value)
-        },
-      }),
+    aGauge: gauges(registry),
   }
 }
 
@@ -180,12 +164,11 @@ function watchExecutors({ aGauge }: Makers, stats: () => ExecutorsStats): void {
   aGauge('bot_executor_deaths_total', 'Executors that ended, by cause', ['cause'], () =>
     Object.entries(stats().deaths).map(([cause, count]) => [{ cause }, count]),
   )
-  const one = (key: 'isolates' | 'running' | 'waiting' | 'rssMb') => () =>
-    [[{}, stats()[key]]] as const
-  aGauge('bot_isolates', 'Isolates alive', [], one('isolates'))
-  aGauge('bot_runs_in_executors', 'Runs in executors', [], one('running'))
-  aGauge('bot_runs_before_executors', 'Runs waiting for their executor', [], one('waiting'))
-  aGauge('bot_executor_rss_megabytes', 'Resident memory of the executors', [], one('rssMb'))
+  aGauge('bot_isolates', 'Isolates alive', [], () => stats().isolates)
+  aGauge('bot_runs_in_executors', 'Runs in executors', [], () => stats().running)
+  aGauge('bot_runs_before_executors', 'Runs waiting for their executor', [], () => stats().waiting)
+  const rss = 'Resident memory of the executors'
+  aGauge('bot_executor_rss_megabytes', rss, [], () => stats().rssMb)
 }
 
 function runMode({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
