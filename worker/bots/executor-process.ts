@@ -11,7 +11,6 @@ import { librarySource } from '../../shared/bots/libraries/table.ts'
 import { corkForTick } from '../../shared/core/batching.ts'
 import {
   type CallMessage,
-  type DoneMessage,
   encodeFrame,
   type Frame,
   FrameReader,
@@ -19,7 +18,7 @@ import {
   type ReplyMessage,
   type ToExecutor,
 } from '../executor/messages.ts'
-import type { BotRun, HostCall } from './run-result.ts'
+import type { BotRun, DoneRun, HostCall } from './run-result.ts'
 import { keepCaches, spawnExecutor } from './spawn-executor.ts'
 
 /** An executor silent for this long has missed two heartbeats. */
@@ -39,14 +38,6 @@ const LOOK_MS = 1000
 export type Death =
   | { readonly cause: 'exit' | 'heartbeat' | 'memory' | 'closed' }
   | { readonly cause: 'timeout' | 'memory' | 'cancelled'; readonly guilty: number }
-
-/** The end of a run as its executor reports it. */
-export interface DoneRun {
-  readonly t: 'done'
-  readonly message: DoneMessage
-  readonly body: string
-  readonly log: string
-}
 
 export type Ended =
   | DoneRun

@@ -18,7 +18,6 @@ import {
   type Limits,
 } from '../executor/messages.ts'
 import { TURN_MS } from '../executor/shared-isolate.ts'
-import type { DoneRun } from './executor-process.ts'
 
 export interface BotRun {
   readonly runId: string
@@ -67,6 +66,14 @@ export interface RunResult extends Omit<DoneMessage, 't' | 'run' | 'failure'> {
   readonly body: string
   /** HTTP status of a `returned` outcome. */
   readonly httpStatus?: number
+  readonly log: string
+}
+
+/** The end of a run as its executor reports it. */
+export interface DoneRun {
+  readonly t: 'done'
+  readonly message: DoneMessage
+  readonly body: string
   readonly log: string
 }
 
