@@ -111,8 +111,12 @@ function watchDatabase(registry: Registry, { database }: Watched): void {
       [{ state: 'waiting' }, pool?.numPendingAcquires() ?? 0],
     ]
   })
-  const help = 'Statements sent since the process started'
-  gauge('database_statements_total', help, [], () => database.statements)
+  gauge(
+    'database_statements_total',
+    'Statements sent since the process started',
+    [],
+    () => database.statements,
+  )
 }
 
 function watchCaches(registry: Registry): void {
@@ -134,8 +138,8 @@ function watchCaches(registry: Registry): void {
 
 function watchReplicas(registry: Registry, replicas: Services['replicas']): void {
   if (replicas === undefined) return
-  const help = 'Replication lag of each read replica'
-  gauges(registry)('database_replica_lag_seconds', help, ['replica'], () =>
+  const gauge = gauges(registry)
+  gauge('database_replica_lag_seconds', 'Replication lag of each read replica', ['replica'], () =>
     [...replicas.lags()].map(([replica, seconds]) => [{ replica }, seconds]),
   )
 }
@@ -164,19 +168,27 @@ function watchQueues(registry: Registry, { queues, database }: Watched): void {
       Object.entries(states).map(([state, count]) => [{ queue, state }, count] as const),
     )
   })
-  const help = 'How long the longest waiting job of each queue waits'
-  gauge('queue_oldest_seconds', help, ['queue'], async () => {
-    const since = await queues.waitingSince().catch(() => ({}))
-    const { oldestMs = null } = (await requestDepth(database).catch(() => undefined)) ?? {}
-    const oldest = Object.entries(since).map(
-      ([queue, at]) => [{ queue }, Math.max(0, Date.now() - at) / 1000] as const,
-    )
-    return oldestMs === null ? oldest : [...oldest, [{ queue: 'requests' }, oldestMs / 1000]]
-  })
-  const ping = 'Time of one PING; 0 while Redis is unavailable'
-  gauge('redis_round_trip_seconds', ping, [], async () => {
-    return (await queues.ping().catch(() => 0)) / 1000
-  })
+  gauge(
+    'queue_oldest_seconds',
+    'How long the longest waiting job of each queue waits',
+    ['queue'],
+    async () => {
+      const since = await queues.waitingSince().catch(() => ({}))
+      const { oldestMs = null } = (await requestDepth(database).catch(() => undefined)) ?? {}
+      const oldest = Object.entries(since).map(
+        ([queue, at]) => [{ queue }, Math.max(0, Date.now() - at) / 1000] as const,
+      )
+      return oldestMs === null ? oldest : [...oldest, [{ queue: 'requests' }, oldestMs / 1000]]
+    },
+  )
+  gauge(
+    'redis_round_trip_seconds',
+    'Time of one PING; 0 while Redis is unavailable',
+    [],
+    async () => {
+      return (await queues.ping().catch(() => 0)) / 1000
+    },
+  )
 }
 
 function watchExports(registry: Registry, { database }: Watched): void {
@@ -198,8 +210,8 @@ function watchParts(
   registry: Registry,
   read: () => Promise<Readonly<Record<string, number>>>,
 ): void {
-  const help = '1 if the dependency is available, otherwise 0'
-  gauges(registry)('service_up', help, ['part'], async () =>
+  const gauge = gauges(registry)
+  gauge('service_up', '1 if the dependency is available, otherwise 0', ['part'], async () =>
     Object.entries(await read()).map(([part, up]) => [{ part }, up]),
   )
 }
@@ -223,7 +235,8 @@ function watchProjects(registry: Registry, services: Watched): void {
     labelNames: ['queue', 'project'],
     registers: [registry],
   })
-  gauges(registry)(
+  const gauge = gauges(registry)
+  gauge(
     'queue_project_jobs',
     'Jobs of a Project by queue and state',
     ['queue', 'project', 'state'],
@@ -295,14 +308,24 @@ function watchEvents(
     },
   )
   let backlog = NO_BACKLOG
-  const help = {
-    waiting: 'Events waiting for delivery to Subscriptions',
-    oldest: 'Age of the oldest event without a delivery attempt',
-    paused: 'Subscriptions whose deliveries are paused',
-  }
-  gauge('event_deliveries_waiting', help.waiting, [], () => backlog.waiting)
-  gauge('event_oldest_seconds', help.oldest, [], () => backlog.oldestSeconds)
-  gauge('event_circuits_open', help.paused, [], () => backlog.paused)
+  gauge(
+    'event_deliveries_waiting',
+    'Events waiting for delivery to Subscriptions',
+    [],
+    () => backlog.waiting,
+  )
+  gauge(
+    'event_oldest_seconds',
+    'Age of the oldest event without a delivery attempt',
+    [],
+    () => backlog.oldestSeconds,
+  )
+  gauge(
+    'event_circuits_open',
+    'Subscriptions whose deliveries are paused',
+    [],
+    () => backlog.paused,
+  )
   return async () => {
     backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
   }

@@ -167,8 +167,7 @@ function watchExecutors({ aGauge }: Makers, stats: () => ExecutorsStats): void {
   aGauge('bot_isolates', 'Isolates alive', [], () => stats().isolates)
   aGauge('bot_runs_in_executors', 'Runs in executors', [], () => stats().running)
   aGauge('bot_runs_before_executors', 'Runs waiting for their executor', [], () => stats().waiting)
-  const rss = 'Resident memory of the executors'
-  aGauge('bot_executor_rss_megabytes', rss, [], () => stats().rssMb)
+  aGauge('bot_executor_rss_megabytes', 'Resident memory of the executors', [], () => stats().rssMb)
 }
 
 function runMode({ asynchronous, delivery }: ExecuteJob): 'sync' | 'async' | 'event' {
