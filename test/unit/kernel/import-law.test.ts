@@ -55,7 +55,7 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['@koa/router', /^server\//],
   ['@koa/cors', /^server\//],
   ['isolated-vm', /^worker\/executor\/sandbox\.ts$/],
-  ['bullmq', /^(shared\/queue\/|worker\/main\.ts$)/],
+  ['bullmq', /^shared\/queue\//],
 ])
 
 /** Files outside the store with SQL for the tables of their feature. */
