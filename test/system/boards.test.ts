@@ -31,7 +31,7 @@ const expressions = [
   ...rules,
 ]
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, { worker: 'process' })
 const bot = await aBot(botica, handler('return 1'))
 await execute(botica.admin, bot)
 const metrics = async () => (await botica.anonymous.get('/metrics')).text

@@ -78,7 +78,7 @@ t.test('a migrated database with rows that 0.1.0 wrote later', async (t) => {
 async function use(t: Test, url: string): Promise<void> {
   await checkMigrations(t, url)
   const { baseUrl, anonymous } = await openBotica(t, {
-    worker: true,
+    worker: 'process',
     env: {
       ...SUPER_ADMIN,
       DATABASE_URL: url,

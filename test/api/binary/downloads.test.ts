@@ -41,7 +41,7 @@ const server = createServer(certificate, async (req, res) => {
 const base = `https://127.0.0.1:${await listen(t, server)}`
 
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     DATABASE_URL: await createDatabase(t),
     WORKER_QUEUES: 'bots-sync,upkeep',

@@ -7,7 +7,7 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 // A worker looks for new dead letters every six sweeps.
 const WAITS = JSON.stringify({ ...JSON.parse(process.env.WAITS ?? '{}'), sweepMs: 200 })
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     WAITS,
     DATABASE_URL: await createDatabase(t),

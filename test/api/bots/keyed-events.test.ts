@@ -8,7 +8,7 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 // Any worker on the database leases due deliveries and occurrences.
 const DATABASE_URL = await createDatabase(t)
 const WORKER_QUEUES = 'bots-sync,bots-async,schedules,change'
-const botica = await openBotica(t, { worker: true, env: { DATABASE_URL, WORKER_QUEUES } })
+const botica = await openBotica(t, { worker: 'process', env: { DATABASE_URL, WORKER_QUEUES } })
 await botica.startWorker()
 const { admin, services } = botica
 

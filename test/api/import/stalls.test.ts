@@ -32,7 +32,7 @@ const storage = createServer((req, res) => {
 settings.searchParams.set('endpoint', `http://127.0.0.1:${await listen(t, storage)}`)
 
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     DATABASE_URL: await createDatabase(t),
     STORAGE_URL: `${settings}&presigned=true`,

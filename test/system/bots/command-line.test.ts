@@ -16,7 +16,7 @@ import { hasChromium, openPage } from '../../fixtures/http/chromium.ts'
 import { click, reads, signInOn } from '../../fixtures/http/console.ts'
 
 const root = join(import.meta.dirname, '../../..')
-const botica = await openBotica(t, { worker: true, env: { BOT_INPUT_ARCHIVE: 'true' } })
+const botica = await openBotica(t, { worker: 'process', env: { BOT_INPUT_ARCHIVE: 'true' } })
 // Packages are resolved from parent folders.
 mkdirSync(join(root, '.test-data'), { recursive: true })
 const home = mkdtempSync(join(root, '.test-data', 'botica-'))

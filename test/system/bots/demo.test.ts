@@ -9,7 +9,7 @@ const run = promisify(execFile)
 const root = path.join(import.meta.dirname, '../../..')
 
 t.test('acknowledges every ADT message and prints the stored resources', async (t) => {
-  const botica = await openBotica(t, { worker: true })
+  const botica = await openBotica(t, { worker: 'process' })
 
   const { stdout } = await run(
     process.execPath,

@@ -7,7 +7,7 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 // Any worker on the database leases due occurrences.
 const DATABASE_URL = await createDatabase(t)
-const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
+const botica = await openBotica(t, { worker: 'process', env: { DATABASE_URL } })
 const { admin, services } = botica
 const { database, redis } = services
 const BOTS = 16

@@ -16,7 +16,7 @@ t.jobs = 4
 const home = mkdtempSync(join(tmpdir(), 'botica-pages-'))
 t.teardown(() => rmSync(home, { recursive: true, force: true }))
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     DATABASE_URL: await createDatabase(t),
     STORAGE_URL: `file:${home}/storage`,

@@ -11,7 +11,7 @@ import { anEmail, findInvitedUsers, invite, mailsTo } from '../../fixtures/invit
 /** The command line tool that scripts of existing projects call. */
 const CLI = createRequire(import.meta.url).resolve('@medplum/cli')
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, { worker: 'process' })
 const { admin, adminCredentials, services } = botica
 const projectId = botica.project.id
 const home = mkdtempSync(join(tmpdir(), 'botica-cli-'))

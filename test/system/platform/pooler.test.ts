@@ -44,7 +44,7 @@ for (const mode of MODES) {
     await prepare(readPoolerConfig({ DATABASE_URL: direct, DATABASE_DIRECT_URL: direct }))
     const pooled = await startPooler(t, direct, mode, kept(200))
     const env = { DATABASE_URL: pooled, DATABASE_DIRECT_URL: direct }
-    const botica = await openBotica(t, { worker: true, env })
+    const botica = await openBotica(t, { worker: 'process', env })
     await t.test('data', (t) => assertData(t, botica))
     await t.test('applies limits and cancellation', (t) => assertLimits(t, botica, direct))
   })

@@ -36,7 +36,7 @@ for (const text of [
   await primary.query({ text, values: [] })
 }
 const env = { DATABASE_URL: pair.primaryUrl, DATABASE_READ_URL: pair.replicaUrl }
-const botica = await openBotica(t, { worker: true, env })
+const botica = await openBotica(t, { worker: 'process', env })
 const { admin, project, services } = botica
 // Another process learns of writes of this one only through Redis.
 const elsewhere = createClient(await botica.startWeb(), admin.token)

@@ -244,7 +244,7 @@ t.test('rejects excess runs of one Project only', async (t) => {
 
 t.test('fails a run at its deadline with EXECUTE_DEADLINE=fail instead of a 202', async (t) => {
   const env = { EXECUTE_DEADLINE: 'fail', EXECUTE_WAIT_MS: '700' }
-  const strict = await openBotica(t, { worker: true, env })
+  const strict = await openBotica(t, { worker: 'process', env })
   const id = await aBot(strict, waiting, patient)
   const answer = await execute(strict.admin, id, aGate(strict.admin))
   t.equal(answer.status, 400)

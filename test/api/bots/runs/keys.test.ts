@@ -2,7 +2,7 @@ import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, { worker: 'process' })
 await botica.startWorker()
 const { admin } = botica
 const LATER = { Prefer: 'respond-async' }

@@ -13,7 +13,7 @@ const { WAITS = '{}' } = process.env
 
 // A worker that polls once an hour starts work only when woken.
 const { admin } = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     DATABASE_URL: await createDatabase(t),
     WAITS: JSON.stringify({ ...JSON.parse(WAITS), sweepMs: NEVER_MS }),

@@ -56,7 +56,7 @@ t.test('loses no response when a worker is killed', { timeout: 300_000 }, async 
 })
 
 t.test('delivers responses after lost connections to Redis', async (t) => {
-  const botica = await openBotica(t, { worker: true, env })
+  const botica = await openBotica(t, { worker: 'process', env })
   const id = await aBot(botica, handler(`${AT_GATE} return 'attempt ' + event.attempt`), { fields })
   const gates = [aGate(botica.admin), aGate(botica.admin)]
   const running = gates.map(({ gate }) => execute(botica.admin, id, { gate }))

@@ -14,7 +14,7 @@ import {
 } from '../../../fixtures/bots/bots.ts'
 import { AT_GATE, aGate } from '../../../fixtures/bots/gates.ts'
 
-const botica = await openBotica(t, { worker: true })
+const botica = await openBotica(t, { worker: 'process' })
 const { admin } = botica
 const { queues } = botica.services
 const PATIENCE_MS = 90_000

@@ -61,7 +61,7 @@ const sentinels = [(hung.address() as AddressInfo).port, sentinel.port].map(
   (port) => `127.0.0.1:${port}`,
 )
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: { REDIS_URL: `redis-sentinel://${sentinels}/0#clinic`, REDIS_TIMEOUT_MS: '2000' },
 })
 
