@@ -22,7 +22,10 @@ const ROWS = 5000
 const databaseUrl = await startTlsPostgres(t, { durable: false })
 const env = { DATABASE_URL: databaseUrl, DATABASE_TLS_INSECURE: 'true' }
 await prepare(readConfig({ ...process.env, ...env }))
-const botica = await openBotica(t, { worker: 'process', env: { ...env, EXPORT_COMPRESSION_LEVEL: '0' } })
+const botica = await openBotica(t, {
+  worker: 'process',
+  env: { ...env, EXPORT_COMPRESSION_LEVEL: '0' },
+})
 const { admin } = botica
 const { database } = botica.services
 
