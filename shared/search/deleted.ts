@@ -13,10 +13,10 @@ import type { SearchPage, Version } from '../store/rows/version.ts'
 import { type Condition, isCondition, type SearchRequest } from './language/search-request.ts'
 import { unescapeValue } from './language/values.ts'
 import { buildSearchPage } from './page.ts'
+import { lastUpdatedSql } from './predicates/main-date.ts'
 import { afterSql, orderSql, readCursor, resolveOrder, reversed } from './predicates/order.ts'
 import { codesRead } from './predicates/predicate.ts'
 import type { SortedRow } from './predicates/query.ts'
-import { lastUpdatedSql } from './predicates/ranges.ts'
 
 interface Row extends SortedRow {
   /** Start of the text of the previous version. */

@@ -22,7 +22,8 @@ import { orderSql, resolveOrder } from './predicates/order.ts'
 import { fewSql, hasStablePlan, probeSql, scopeSql } from './predicates/predicate.ts'
 import type { Order, SortedRow } from './predicates/query.ts'
 import { estimateMatches, type Query } from './predicates/query.ts'
-import { hideFromPlanner, KEY_COLUMNS } from './predicates/scan-sql.ts'
+import { hideFromPlanner } from './predicates/scan-sql.ts'
+import { KEY_COLUMNS } from './predicates/walk-sql.ts'
 
 export interface ReferenceSearch {
   /** Without the reference condition and without a cursor. */

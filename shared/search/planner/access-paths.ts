@@ -28,9 +28,9 @@ import {
   testedSql,
   type Walk,
   walkedOn,
-  walkSql,
   walkThenFallbackSql,
 } from '../predicates/scan-sql.ts'
+import { walkSql } from '../predicates/walk-sql.ts'
 import { clamped, counted, estimateAllMatches, FETCH_COST, has, isOne, MIN_WALK } from './bounds.ts'
 import { join } from './join-path.ts'
 import { isInRange, scanRangeOrKeys } from './range-or-keys.ts'
@@ -148,24 +148,17 @@ const dates: AccessPath = {
     order.terms.length === 0 &&
     order.column !== 'd_lo' &&
     predicates.some(({ kind }) => kind === 'date') &&
-    predicates.every((predicate) => predicate.kind !== 'date' || predicate.begins !== undefined),
+    predicates.every((predicate) => predicate.kind !== 'date' || predicate.within !== undefined),
   cost: counted,
   sql: ({ query, stats: { rows, limit } }, most, bind) => {
     const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
-    const along = (predicates: readonly Predicate[], end: string | undefined) => {
+    const along = (end: string | undefined) => {
       const order = { column: 'd_lo', descending: false } as const
-      return walkSql({ ...query, predicates, order, after: undefined }, end, bind)
+      return walkSql({ ...query, order, after: undefined }, end, bind)
     }
-    const predicates = query.predicates.map((predicate) =>
-      predicate.kind === 'date' && predicate.begins !== undefined
-        ? { ...predicate, within: predicate.begins }
-        : predicate,
-    )
-    const from = `(${along(query.predicates, undefined)}) r`
+    const from = `(${along(undefined)}) r`
     return walkThenFallbackSql(query, most, bind, {
-      with: [
-        `c as materialized (select count(*) as n from (${along(predicates, bind(few + 1, 'int'))}) b)`,
-      ],
+      with: [`c as materialized (select count(*) as n from (${along(bind(few + 1, 'int'))}) b)`],
       walk: {
         when: `(select n from c) > ${bind(few, 'int')}`,
         cap: clamped(2 * PATIENCE * few),

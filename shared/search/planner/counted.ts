@@ -11,15 +11,8 @@ import {
   predicateReadScope,
 } from '../predicates/predicate.ts'
 import { estimateMatches, type PlannerStats, type Query, rareBelow } from '../predicates/query.ts'
-import {
-  byIds,
-  type IndexScan,
-  idsSql,
-  indexScan,
-  intersectRanges,
-  testedSql,
-  walkSql,
-} from '../predicates/scan-sql.ts'
+import { byIds, type IndexScan, idsSql, indexScan, testedSql } from '../predicates/scan-sql.ts'
+import { intersectRanges, walkSql } from '../predicates/walk-sql.ts'
 import { keys } from './access-paths.ts'
 import { FOUND_COST, has, isOne, KEY_COST, MIN_WALK } from './bounds.ts'
 import { joinedRows } from './join-path.ts'

@@ -17,13 +17,13 @@ import {
   rareBelow,
 } from '../predicates/query.ts'
 import {
-  KEY_COLUMNS,
   splitIndexJoin,
   testedSql,
   type Walk,
   walkedOn,
   walkThenFallbackSql,
 } from '../predicates/scan-sql.ts'
+import { KEY_COLUMNS } from '../predicates/walk-sql.ts'
 import {
   clamped,
   counted,

@@ -5,12 +5,13 @@
 import type { Bind } from '../../postgres/statement.ts'
 import { type KeysPredicate, predicateSql } from '../predicates/predicate.ts'
 import { estimateMatches, type PlannerStats, type Query } from '../predicates/query.ts'
-import { type IndexScan, indexScan, WALKED, walkSql } from '../predicates/scan-sql.ts'
+import { type IndexScan, indexScan } from '../predicates/scan-sql.ts'
+import { WALKED, walkSql } from '../predicates/walk-sql.ts'
 import { has, isOne } from './bounds.ts'
 
 /** True when an index of dates narrows the matches. */
 export function isInRange({ predicates }: Query): boolean {
-  return predicates.some((predicate) => predicate.kind === 'date' && predicate.begins !== undefined)
+  return predicates.some((predicate) => predicate.kind === 'date' && predicate.within !== undefined)
 }
 
 /** Returns the scan of the smaller side; without a range or common keys, that of the keys. */

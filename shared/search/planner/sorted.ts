@@ -23,8 +23,9 @@ import {
   type Query,
   rareBelow,
 } from '../predicates/query.ts'
-import { KEY_COLUMNS, testedSql } from '../predicates/scan-sql.ts'
+import { testedSql } from '../predicates/scan-sql.ts'
 import type { Side, Term } from '../predicates/sort-terms.ts'
+import { KEY_COLUMNS } from '../predicates/walk-sql.ts'
 import { countedSql } from './counted.ts'
 
 /** Side table rows walked per match at the point where sorting all matches costs the same. */
@@ -54,7 +55,7 @@ function fewMatches(
     return (
       predicate.kind === 'ids' ||
       predicate.kind === 'join' ||
-      (predicate.kind === 'date' && predicate.begins)
+      (predicate.kind === 'date' && predicate.within !== undefined)
     )
   }
   const known = predicates.filter((predicate) => predicate.kind === 'keys' && !isOpen(predicate))

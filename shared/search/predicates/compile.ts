@@ -34,6 +34,7 @@ import {
   versionsPredicate,
 } from './dictionary.ts'
 import { joinPredicate } from './joins.ts'
+import { lastUpdatedPredicate, mainDatePredicate } from './main-date.ts'
 import {
   absentPredicate,
   alternativeSql,
@@ -44,14 +45,7 @@ import {
   predicateSql,
   type SearchScope,
 } from './predicate.ts'
-import {
-  datePredicate,
-  lastUpdatedPredicate,
-  mainDatePredicate,
-  nearPredicate,
-  numberPredicate,
-  quantityPredicate,
-} from './ranges.ts'
+import { datePredicate, nearPredicate, numberPredicate, quantityPredicate } from './ranges.ts'
 import { containsPredicate, stringPredicate } from './strings.ts'
 import { wordsPredicate } from './texts.ts'
 

@@ -31,7 +31,7 @@ import {
   widestReadScope,
 } from './predicate.ts'
 import { estimateMatches, estimateSelectivity } from './query.ts'
-import { walkSql } from './scan-sql.ts'
+import { walkSql } from './walk-sql.ts'
 
 /** More keys on one side of a join are 400 too-costly. For `_has`, all references of a row are keys: an Observation has four. */
 const MAX_KEYS = { chain: 50_000, has: 200_000 } as const
@@ -281,7 +281,7 @@ function keysSql(
 function rowsSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
   const where = (predicates: readonly Predicate[], isHeld = false) =>
     `select r.keys, r.nref from resource r where ${whereSql(inner, predicates, bind, isHeld)}`
-  if (predicate.kind === 'date' && predicate.begins !== undefined) {
+  if (predicate.kind === 'date' && predicate.within !== undefined) {
     const { project, type } = inner
     const order = { column: 'd_lo', descending: true } as const
     const typeNumbers = [typeNumber(type)]

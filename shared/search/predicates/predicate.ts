@@ -25,10 +25,8 @@ export type Predicate =
       readonly sql: (bind: Bind) => string
       /** Equivalent SQL for few rows. */
       readonly few?: (bind: Bind) => string
-      /** Range of an order column that contains all matches. */
+      /** Range of an order column that contains all matches; absent if unbounded. */
       readonly within?: TimeRange
-      /** For a date: range in which nearly all matches start; absent if unbounded. */
-      readonly begins?: TimeRange
       /** Reads other rows: use only on rows that may be on the page. */
       readonly isCostly?: boolean
       /** Scope of `few`; absent: depends on its values. */
@@ -42,6 +40,8 @@ export interface TimeRange {
   readonly column: 'lu' | 'd_lo'
   readonly from: number
   readonly to: number
+  /** Matches of the main date that begin before `from` are long and end after this. */
+  readonly reach?: number
 }
 
 export interface KeysPredicate {

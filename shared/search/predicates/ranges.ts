@@ -1,10 +1,8 @@
 /** Dates, numbers and quantities in `idx_range`. */
 
-import { mainDate, typeNumber } from '../../fhir/definitions.ts'
-import { convert, timestamp, UCUM } from '../../fhir/values.ts'
+import { convert, UCUM } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
-import { plannedParameter } from '../../store/index/index-plan.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { ConditionOf } from '../language/search-request.ts'
 import {
@@ -17,15 +15,7 @@ import {
   parseQuantityValue,
   type QuantityValue,
 } from '../language/values.ts'
-import {
-  filter,
-  isMissing,
-  missingPredicate,
-  type Predicate,
-  parameterSql,
-  type SearchScope,
-  type TimeRange,
-} from './predicate.ts'
+import { missingPredicate, type Predicate, parameterSql, type SearchScope } from './predicate.ts'
 
 export function datePredicate(
   scope: SearchScope,
@@ -269,123 +259,4 @@ function inRanges(
 
 export function orSql(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
-}
-
-export function mainDatePredicate(
-  scope: SearchScope,
-  condition: ConditionOf<'date'>,
-): Predicate | undefined {
-  const { type, own } = scope
-  if (mainDate(type) !== condition.code) return undefined
-  if (condition.modifier === 'missing') {
-    return isMissing(condition.values)
-      ? datelessPredicate(scope)
-      : filter(() => 'r.d_lo is not null', 'row')
-  }
-  const values = dateValues(condition)
-  const types = plannedParameter(type, condition.code, own)?.types ?? []
-  const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
-  const bounds = values.map((value) => startBounds(value, isShort))
-  const known = bounds.filter((bound) => bound !== undefined)
-  return {
-    kind: 'date',
-    within: around(values.map((value) => beginsWithin(value, isShort))),
-    ...(known.length < bounds.length ? {} : { begins: around(known) }),
-    sql: (bind) => {
-      const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-      return orSql(
-        values.map((value) => {
-          const sql = dateSql(value, 'r.d_lo', 'r.d_hi', at)
-          const least = isShort ? leastEnd(value) : undefined
-          return least === undefined ? sql : `(r.d_lo >= ${at(least - LONGEST_MS)} and ${sql})`
-        }),
-      )
-    },
-  }
-}
-
-/** Rows without a main date have a partial index, small for most types. */
-function datelessPredicate({ project, type }: SearchScope): Predicate {
-  const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
-    and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
-  return { kind: 'ids', ids, hasStablePlan: true }
-}
-
-/** Elements of at most a year, so that bounds on the end also bound the start. */
-const SHORT: ReadonlySet<string> = new Set(['date', 'dateTime', 'instant'])
-const LONGEST_MS = 366 * 86_400_000
-
-interface Bounds {
-  readonly from?: number
-  readonly to?: number
-}
-
-/** Returns the range in which nearly all matches start; undefined if unbounded. */
-function startBounds({ prefix, low, high }: DateValue, isShort: boolean): Bounds | undefined {
-  switch (prefix) {
-    case 'eq':
-      return { from: low, to: high }
-    case 'lt':
-    case 'eb':
-      return { to: low }
-    case 'le':
-      return { to: high }
-    case 'sa':
-      return { from: high }
-    case 'ge':
-      return isShort ? { from: low } : undefined
-    case 'gt':
-      return isShort ? { from: high } : undefined
-    case 'ap':
-      return isShort ? { from: low, to: high } : undefined
-    case 'ne':
-      return undefined
-    default:
-      return prefix satisfies never
-  }
-}
-
-function beginsWithin(value: DateValue, isShort: boolean): Bounds {
-  const { prefix, high } = value
-  const least = isShort ? leastEnd(value) : undefined
-  if (least !== undefined) {
-    const from = least - LONGEST_MS
-    return prefix === 'ap' ? { from, to: high } : { from }
-  }
-  if (prefix === 'ge' || prefix === 'gt') return {}
-  return startBounds(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
-}
-
-function around(bounds: readonly Bounds[]): TimeRange {
-  const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
-  const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
-  return { column: 'd_lo', from, to }
-}
-
-/** Returns the lower bound of a match's end; undefined if the start is bounded or nothing is. */
-function leastEnd({ prefix, low, high }: DateValue): number | undefined {
-  if (prefix === 'gt') return high
-  return prefix === 'ge' || prefix === 'ap' ? low : undefined
-}
-
-/** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedPredicate(condition: ConditionOf<'date'>): Predicate {
-  const within = around(dateValues(condition).map(updatedWithin))
-  const sql = lastUpdatedSql(condition)
-  return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
-}
-
-function updatedWithin(value: DateValue): Bounds {
-  const { prefix, low, high } = value
-  if (prefix === 'ge' || prefix === 'gt') return { from: low - 1 }
-  return prefix === 'ap' ? { from: low - 1, to: high } : (startBounds(value, false) ?? {})
-}
-
-export function lastUpdatedSql(condition: ConditionOf<'date'>): (bind: Bind) => string {
-  const parsed = dateValues(condition)
-  return (bind) => {
-    const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-    const high = `(r.lu + interval '1 millisecond')`
-    return orSql(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
-  }
 }

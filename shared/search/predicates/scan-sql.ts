@@ -1,9 +1,8 @@
 /** Stages of a statement: a walk along the order, and a fallback when it does not fill the page. */
 
-import { timestamp } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
-import { afterSql, FIRST_ID, orderAfterSql, orderColumns, orderSql } from './order.ts'
+import { afterSql, orderAfterSql, orderColumns, orderSql } from './order.ts'
 import {
   foundBySql,
   type IdsPredicate,
@@ -14,7 +13,8 @@ import {
   probeSql,
   scopeSql,
 } from './predicate.ts'
-import type { Order, PlannerStats, Position, Query } from './query.ts'
+import type { PlannerStats, Query } from './query.ts'
+import { KEY_COLUMNS, WALKED, walkSql } from './walk-sql.ts'
 
 /** A walk of at most `cap` rows, run if `when` holds. */
 export interface Walk {
@@ -163,16 +163,6 @@ export function indexScanSql(
   return `select ${KEY_COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
-// Rows along a B-tree of `resource` between two positions. Both bounds are row values that start with Project and
-// type: only the index of that order serves them, so PostgreSQL walks it regardless of statistics.
-
-export const KEY_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
-
-/** Columns of a row that its conditions and its order read. */
-export const WALKED = `${KEY_COLUMNS}, r.d_hi, r.nref, r.keys`
-
-const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
-
 /** Puts values behind a select, which hides them from the planner, so that the cached plan fits any value. */
 export function hideFromPlanner(bind: Bind): Bind {
   // The cast makes it a scalar where a select would be a row set: `= any(…)`.
@@ -180,88 +170,4 @@ export function hideFromPlanner(bind: Bind): Bind {
     const bound = bind(value, type)
     return bound.startsWith('(') ? bound : `${dialect.value(bound)}::${type}`
   }
-}
-
-type Walked = Pick<Query, 'project' | 'typeNumbers' | 'predicates' | 'after'> & {
-  readonly order: Pick<Order, 'column' | 'descending'>
-}
-
-interface ColumnRange {
-  readonly from: number
-  readonly to: number
-  readonly isBounded: boolean
-}
-
-export function intersectRanges(
-  predicates: readonly Predicate[],
-  column: Order['column'],
-): ColumnRange {
-  const spans = predicates.flatMap((predicate) =>
-    'within' in predicate && predicate.within?.column === column ? [predicate.within] : [],
-  )
-  const from = Math.max(...spans.map((span) => Math.floor(span.from)), -Infinity)
-  const to = Math.min(...spans.map((span) => Math.floor(span.to)), Infinity)
-  return { from, to, isBounded: spans.length > 0 }
-}
-
-/**
- * Selects the rows of a type in order, tested only by bounds of the order's column. Rows without a main date have a
- * separate index, so a date order is two runs, the second read once the first is exhausted. Without `most`, rows are
- * read on demand; a fence keeps outer predicates from using other indexes.
- */
-export function walkSql(walked: Walked, most: string | undefined, bind: Bind): string {
-  const { predicates, order, after } = walked
-  const { column, descending } = order
-  const span = intersectRanges(predicates, column)
-  const end = most === undefined ? 'offset 0' : `limit ${most}`
-  if (column === 'id') return runSql(walked, { where: '', column: undefined, after }, end, bind)
-  if (column === 'lu') return runSql(walked, { where: '', column, span, after }, end, bind)
-  const isAmongDateless = after !== undefined && after.value === null
-  const wantsDateless =
-    !predicates.some((predicate) => predicate.kind === 'date') &&
-    (after === undefined || isAmongDateless || !descending)
-  const wantsDated = descending || !isAmongDateless
-  const from = isAmongDateless ? undefined : after
-  const dated = { where: ' and r.d_lo is not null', column, span, after: from }
-  const rest = isAmongDateless ? after : undefined
-  const dateless = { where: ' and r.d_lo is null', column: undefined, after: rest }
-  const runs = [...(wantsDated ? [dated] : []), ...(wantsDateless ? [dateless] : [])]
-  if (descending) runs.reverse()
-  const [only, other] = runs
-  // No dated row comes after one without a date.
-  if (only === undefined) return `select ${WALKED} from resource r where false`
-  if (other === undefined) return runSql(walked, only, end, bind)
-  const rows = runs.map((run) => `(${runSql(walked, run, end, bind)})`).join(' union all ')
-  return `select * from (${rows}) r ${end}`
-}
-
-interface Run {
-  /** Absent: ordered by id alone. */
-  readonly column: 'lu' | 'd_lo' | undefined
-  readonly span?: Pick<ColumnRange, 'from' | 'to'>
-  readonly after: Position | undefined
-  readonly where: string
-}
-
-function runSql({ project, typeNumbers, order }: Walked, run: Run, end: string, bind: Bind) {
-  const { descending } = order
-  const { column, span, after, where } = run
-  const names = ['project', 'type', ...(column === undefined ? [] : [column]), 'id']
-  const columns = names.map((name) => `r.${name}`)
-  const at = (time: string | null, id: string) => {
-    const place = [bind(project, 'int'), bind(typeNumbers[0], 'smallint')]
-    if (column !== undefined) place.push(bind(time, 'timestamptz'))
-    return [...place, bind(id, 'uuid')]
-  }
-  const behind = after === undefined ? undefined : at(after.value, after.id)
-  const low =
-    behind !== undefined && !descending
-      ? dialect.walkFrom(columns, '>', behind)
-      : dialect.walkFrom(columns, '>=', at(timestamp(span?.from ?? -Infinity), FIRST_ID))
-  const high =
-    behind !== undefined && descending
-      ? `< (${behind.join(', ')})`
-      : `<= (${at(timestamp(span?.to ?? Infinity), LAST_ID).join(', ')})`
-  const by = names.map((name) => `r.${name}${descending ? ' desc' : ''}`).join(', ')
-  return `select ${WALKED} from resource r where ${low} and (${columns.join(', ')}) ${high}${where} order by ${by} ${end}`
 }

@@ -69,3 +69,55 @@ t.test('finds the same matches by phonetic as by name', async (t) => {
     t.equal(body.entry?.length, 1, query)
   }
 })
+
+const PARTIAL_DATES = [
+  '2024',
+  '2024-03',
+  '2024-03-15',
+  '2024-03-15T10:30:00Z',
+  '2024-03-16T00:10:00+13:00',
+  '2024-03-15T23:59:30-01:00',
+]
+const EARLIER_DATES = [
+  '2023',
+  '2024-01-01',
+  '2024-02',
+  '2024-03-01',
+  '2024-03-14',
+  '2024-03-15T10:29:59Z',
+]
+const partial = { system: 'urn:partial', code: 'x' }
+for (const effectiveDateTime of [...EARLIER_DATES, ...PARTIAL_DATES]) {
+  const { id } = await admin.create({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { coding: [partial] },
+    effectiveDateTime,
+  })
+  names.set(id, effectiveDateTime)
+}
+
+/** Follows the pages to the end. */
+async function listed(query: string): Promise<string[]> {
+  const all: string[] = []
+  for (let next: string | undefined = `Observation?${query}&_count=1`; next !== undefined; ) {
+    const { body }: Raw = await admin.get<Raw>(next)
+    all.push(...(body.entry ?? []).map(({ resource }: Raw) => names.get(resource.id)))
+    next = body.link.find(({ relation }: Raw) => relation === 'next')?.url
+  }
+  return all
+}
+
+t.test('sorts by a date from its bound on, with the partial dates around the bound', async (t) => {
+  const since = 'date=ge2024-03-15T10:30:00Z'
+  // Without the condition on the code, the search walks along the dates.
+  for (const search of [since, `${since}&code=urn:partial|x`, `${since}&date=lt2030`]) {
+    t.same(await listed(`${search}&_sort=date`), PARTIAL_DATES, search)
+    t.same(await listed(`${search}&_sort=-date`), PARTIAL_DATES.toReversed(), search)
+  }
+  t.same(await listed('date=gt2024-03-15&_sort=date'), [
+    ...PARTIAL_DATES.slice(0, 2),
+    PARTIAL_DATES[5],
+  ])
+  t.same(await listed(`${since}&date=ge2024-03-20&_sort=date`), PARTIAL_DATES.slice(0, 2))
+})
