@@ -117,7 +117,9 @@ function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> 
     const matches = parts.map(({ test: predicate }) =>
       predicate.kind === 'keys' ? estimateMatches(statistics, predicate) : 0,
     )
-    const walked = Math.min(...matches) / MATCHES_A_PROBE
+    const fewest = Math.min(...matches)
+    if (fewest > TOO_MANY_MATCHES) return LAST_PROBES
+    const walked = fewest / MATCHES_A_PROBE
     return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
   }
   return { probe, walk: { rows, test: probe } }
@@ -148,7 +150,7 @@ function estimateFanOut(
   const isKnown = isCounted && ends.every((end) => statistics.knows(...end))
   if (isKnown || parts.some(({ test: predicate }) => predicate.kind === 'join'))
     return { matchingRows: () => 1 }
-  const walk = { isMany: counting(MANY_MATCHES), rows: MANY_MATCHES / MATCHES_A_PROBE }
+  const walk = { isMany: counting(MANY_MATCHES), rows: MOST_PROBES }
   return { matchingRows: () => 1, walk }
 }
 
@@ -202,6 +204,9 @@ function policyBounds(
 const MATCHES_A_PROBE = 8
 const FEWEST_PROBES = 50
 const MOST_PROBES = 500
+/** So many rows hold more keys than MAX_KEYS.has: after the probes, the search is too costly. */
+const TOO_MANY_MATCHES = 50_000
+const LAST_PROBES = 4000
 /** Rows tested against keys that are computed once. */
 const POLICY_WALK = 2000
 
