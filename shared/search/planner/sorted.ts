@@ -1,5 +1,5 @@
 /**
- * Pages sorted by values. If a side table holds the first term in order, its index is walked from the page's
+ * Pages sorted by values. If a side table or an index holds the first term in order, its index is walked from the page's
  * position, testing each row, up to a cap: rare matches are cheaper to find and sort. Rows without a value are in no
  * side table and form a separate run, last ascending, first descending.
  */
@@ -268,6 +268,11 @@ function missingRows(walk: Walk, when: string): readonly string[] {
       except select s.id from (${side.rows(project, bind)}) s`
     const row = `select * from resource r where ${[...where, 'r.id = x.id'].join(' and ')} offset 0`
     return sorted(`(${ids}) x cross join lateral (${row}) r`, [isWanted, ...tested])
+  }
+  if (side.isIndexed === true) {
+    return [
+      `m as materialized (${sorted('resource r', [when, ...scope(), side.isMissing(project, bind), ...tested])})`,
+    ]
   }
   const all = (isWanted: string) => (key === undefined ? byIds(isWanted) : byKey(key, isWanted))
   const isRare = key !== undefined && estimateMatches(stats.statistics, key) <= PROBED

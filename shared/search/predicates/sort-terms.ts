@@ -3,7 +3,7 @@
  * the greatest descending, null without one. https://hl7.org/fhir/R4/search.html#sort
  */
 import { badRequest, notSupported } from '../../core/errors.ts'
-import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import { mainDate, searchParameter, storedParameters, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { plannedParameter } from '../../store/index/index-plan.ts'
@@ -19,8 +19,8 @@ export interface Term {
   readonly descending: boolean
   readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
   readonly one: (project: number, bind: Bind) => string
-  /** Side table with the values in order; absent: no such index. */
-  readonly side?: Side
+  /** Side table or index of `resource` with the values in order; absent: no such index. */
+  readonly side?: Side | undefined
 }
 
 export interface Side {
@@ -30,6 +30,8 @@ export interface Side {
   readonly isMissing: (project: number, bind: Bind) => string
   /** Key of resources without a value; undefined if there is no such key. */
   readonly absent: (project: number) => bigint | undefined
+  /** True when an index finds the rows without a value by `isMissing`. */
+  readonly isIndexed?: true
 }
 
 interface TermScope {
@@ -47,7 +49,8 @@ export function compileSortTerm(
   const name = `${descending ? '-' : ''}${code}`
   const column = sortColumn(type, code)
   if (column !== undefined) {
-    return { name, descending, type: column.type, one: () => column.sql }
+    const side = columnSide(type, column.sql)
+    return { name, descending, type: column.type, one: () => column.sql, side }
   }
   if (code === '_score') {
     const one = scoreToSortBy(conditions)
@@ -92,6 +95,20 @@ function sortColumn(type: string, code: string): { type: Term['type']; sql: stri
   if (code === '_id') return { type: 'uuid', sql: 'r.id' }
   if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
   return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
+}
+
+/** Returns the index of a column; undefined for the id, after which no term makes a difference. */
+function columnSide(type: string, column: string): Side | undefined {
+  if (column === 'r.id') return undefined
+  const isDate = column === 'r.d_lo'
+  return {
+    rows: (project, bind) => `select r.id, ${column} as v from resource r
+      where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
+        ${isDate ? 'and r.d_lo is not null' : ''}`,
+    isMissing: () => (isDate ? 'r.d_lo is null' : 'false'),
+    absent: () => undefined,
+    isIndexed: true,
+  }
 }
 
 /** Returns the places in the search. Errors: 400 without any. */

@@ -80,6 +80,11 @@ ValueSet?_sort=-date
 ValueSet?_sort=url
 ValueSet?_sort=-version
 QuestionnaireResponse?_sort=-questionnaire
+Observation?_sort=-date,-_lastUpdated
+Observation?_sort=date,value-quantity
+Observation?status=amended&_sort=-_lastUpdated,_id
+Observation?_sort=_lastUpdated,-_id
+Encounter?date=ge2020&_sort=-date,status
 Observation?_sort=_lastUpdated
 Observation?_sort=-_lastUpdated
 Observation?_sort=_id`

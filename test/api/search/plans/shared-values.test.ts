@@ -121,6 +121,12 @@ const PAGES: readonly Case[] = [
     of: OBSERVATIONS,
     most: 500,
   },
+  {
+    search: 'Observation?code=s|c1&_sort=-_lastUpdated,_id',
+    isFound: (n) => n % 10 === 1,
+    of: OBSERVATIONS,
+    most: 1000,
+  },
 ]
 
 for (const { search, isFound, of, most } of PAGES) {
