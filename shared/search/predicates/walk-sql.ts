@@ -76,7 +76,7 @@ export function walkSql(walked: Walked, most: string | undefined, bind: Bind): s
   if (descending) runs.reverse()
   const [only, other] = runs
   // No dated row comes after one without a date.
-  if (only === undefined) return `select ${WALKED} from resource r where false`
+  if (only === undefined) return `select ${WALKED} from resource r where false ${end}`
   if (other === undefined) return only
   return `select * from (${runs.map((run) => `(${run})`).join(' union all ')}) r ${end}`
 }
