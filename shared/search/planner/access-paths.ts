@@ -9,6 +9,7 @@ import {
   type Predicate,
   predicateReadScope,
   probeSql,
+  type TimeRange,
 } from '../predicates/predicate.ts'
 import {
   type AccessPath,
@@ -148,7 +149,7 @@ const dates: AccessPath = {
     order.terms.length === 0 &&
     order.column !== 'd_lo' &&
     predicates.some(({ kind }) => kind === 'date') &&
-    predicates.every((predicate) => predicate.kind !== 'date' || predicate.within !== undefined),
+    predicates.every((predicate) => predicate.kind !== 'date' || beginsInRange(predicate.within)),
   cost: counted,
   sql: ({ query, stats: { rows, limit } }, most, bind) => {
     const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
@@ -167,6 +168,11 @@ const dates: AccessPath = {
       rest: indexScanSql(query, { from, conditions: [], others: query.predicates }, most, bind),
     })
   },
+}
+
+/** False where open periods, of which there may be many, begin before the range. */
+function beginsInRange(within: TimeRange | undefined): boolean {
+  return within !== undefined && (within.long === undefined || within.long.since > -Infinity)
 }
 
 const walk: AccessPath = {

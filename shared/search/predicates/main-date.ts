@@ -24,7 +24,7 @@ export function mainDatePredicate(
   const values = dateValues(condition)
   const types = plannedParameter(type, condition.code, own)?.types ?? []
   const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
-  const within = around(values.map(beginsWithin))
+  const within = around(values.map((value) => beginsWithin(value, isShort)))
   return {
     kind: 'date',
     ...(isBounded(within) ? { within } : {}),
@@ -55,14 +55,16 @@ const LONGEST_MS = 366 * 86_400_000
 interface Bounds {
   readonly from?: number
   readonly to?: number
-  readonly reach?: number
+  readonly long?: NonNullable<TimeRange['long']>
 }
 
 /** Returns the range in which matches begin, except longer ones that reach into it. */
-function beginsWithin(value: DateValue): Bounds {
+function beginsWithin(value: DateValue, isShort = false): Bounds {
   const { prefix, low, high } = value
   const least = leastEnd(value)
-  const reaching = least === undefined ? {} : { from: least - LONG_MS, reach: least }
+  const since = isShort && least !== undefined ? least - LONGEST_MS : -Infinity
+  const reaching =
+    least === undefined ? {} : { from: least - LONG_MS, long: { since, endsAfter: least } }
   switch (prefix) {
     case 'eq':
       return { from: low, to: high }
@@ -88,8 +90,14 @@ function beginsWithin(value: DateValue): Bounds {
 function around(bounds: readonly Bounds[]): TimeRange {
   const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
   const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
-  const reach = Math.min(...bounds.map((bound) => bound.reach ?? Infinity))
-  return { column: 'd_lo', from, to, ...(reach < Infinity ? { reach } : {}) }
+  const endsAfter = Math.min(...bounds.map(({ long }) => long?.endsAfter ?? Infinity))
+  const since = Math.min(...bounds.map((bound) => bound.long?.since ?? bound.from ?? -Infinity))
+  return {
+    column: 'd_lo',
+    from,
+    to,
+    ...(endsAfter < Infinity ? { long: { since, endsAfter } } : {}),
+  }
 }
 
 function isBounded({ from, to }: TimeRange): boolean {

@@ -40,8 +40,8 @@ export interface TimeRange {
   readonly column: 'lu' | 'd_lo'
   readonly from: number
   readonly to: number
-  /** Matches of the main date that begin before `from` are long and end after this. */
-  readonly reach?: number
+  /** Matches that begin before `from`: they are longer than 25 hours, begin at `since` or later and end after `endsAfter`. */
+  readonly long?: { readonly since: number; readonly endsAfter: number }
 }
 
 export interface KeysPredicate {

@@ -7,7 +7,7 @@ import { timestamp } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { FIRST_ID } from './order.ts'
-import type { Predicate } from './predicate.ts'
+import type { Predicate, TimeRange } from './predicate.ts'
 import type { Order, Position, Query } from './query.ts'
 
 export const KEY_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
@@ -21,11 +21,8 @@ type Walked = Pick<Query, 'project' | 'typeNumbers' | 'predicates' | 'after'> & 
   readonly order: Pick<Order, 'column' | 'descending'>
 }
 
-interface ColumnRange {
-  readonly from: number
-  readonly to: number
-  /** Rows that begin before `from` are longer than LONG_MS and end after this. */
-  readonly reach?: number | undefined
+interface ColumnRange extends Pick<TimeRange, 'from' | 'to'> {
+  readonly long?: TimeRange['long'] | undefined
   readonly isBounded: boolean
 }
 
@@ -39,7 +36,9 @@ export function intersectRanges(
   const from = Math.max(...ranges.map((range) => Math.floor(range.from)), -Infinity)
   const to = Math.min(...ranges.map((range) => Math.floor(range.to)), Infinity)
   const latest = ranges.find((range) => Math.floor(range.from) === from)
-  return { from, to, reach: latest?.reach, isBounded: ranges.length > 0 }
+  const since = Math.max(...ranges.map((range) => range.long?.since ?? range.from), -Infinity)
+  const long = latest?.long && { ...latest.long, since }
+  return { from, to, long, isBounded: ranges.length > 0 }
 }
 
 /** Most dates are at most this long, with a day that a change of the clock lengthens. */
@@ -85,7 +84,7 @@ export function walkSql(walked: Walked, most: string | undefined, bind: Bind): s
 function datedRuns(walked: Walked, span: ColumnRange, rows: string, bind: Bind): readonly string[] {
   const { project, typeNumbers, order, after } = walked
   const run = { where: ' and r.d_lo is not null', column: 'd_lo', span, after } as const
-  if (span.reach === undefined) return [runSql(walked, run, rows, bind)]
+  if (span.long === undefined) return [runSql(walked, run, rows, bind)]
   const isPast = after !== undefined && !order.descending && epochMs(after.value) >= span.from
   if (isPast) return [runSql(walked, run, rows, bind)]
   const own = bind(project, 'int')
@@ -93,7 +92,7 @@ function datedRuns(walked: Walked, span: ColumnRange, rows: string, bind: Bind):
     `(${own}, ${bind(typeNumbers[0], 'smallint')}, ${bind(timestamp(Math.floor(ms)), 'timestamptz')})`
   // The sum keeps PostgreSQL from reading all rows of the type in an index that begins with the Project.
   const place = '(r.project + 0, r.type, r.d_hi)'
-  const long = `resource r where ${place} > ${end(span.reach)} and ${place} <= ${end(Infinity)}
+  const long = `resource r where ${place} > ${end(span.long.endsAfter)} and ${place} <= ${end(Infinity)}
     and ${IS_LONG} and ${dialect.projectEquals('r', own)}`
   const few = bind(FEW_LONG, 'int')
   const areFew = `(select count(*) <= ${few} from (select 1 from ${long} limit ${few} + 1) l)`
@@ -103,13 +102,18 @@ function datedRuns(walked: Walked, span: ColumnRange, rows: string, bind: Bind):
       ? ''
       : ` and (r.d_lo, r.id) ${order.descending ? '<' : '>'} (${bind(after.value, 'timestamptz')}, ${bind(after.id, 'uuid')})`
   const direction = order.descending ? ' desc' : ''
-  const start = `case when ${areFew} then ${from} else '-infinity'::timestamptz end`
+  const isBehind = after !== undefined && !order.descending
+  const earliest = bind(
+    isBehind ? after.value : timestamp(Math.floor(span.long.since)),
+    'timestamptz',
+  )
+  const start = `case when ${areFew} then ${from} else ${earliest} end`
   return [
     `select ${WALKED} from (select r.* from ${long} offset 0) r
       where ${areFew} and r.d_lo < ${from}${beyond} order by r.d_lo${direction}, r.id${direction} ${rows}`,
     order.descending
       ? runSql(walked, { ...run, start }, rows, bind)
-      : // A position before the range is no bound of its index.
+      : // A position before the range is no bound of its index if the long rows are few.
         runSql(walked, { ...run, start, after: undefined, where: run.where + beyond }, rows, bind),
   ]
 }
