@@ -84,18 +84,18 @@ const SLOW_FROM_MS = 10_000
 const MOST_RETRY_SECONDS = 10
 
 interface Progress {
-  /** From 0 to 1. */
-  readonly share: number
+  /** From 0 to 100. */
+  readonly percent: number
   readonly done: number
   readonly total: number
   readonly ageMs: number
 }
 
 /** The status of a running job. */
-export function progressReply({ share, done, total, ageMs }: Progress): FhirReply {
+export function progressReply({ percent, done, total, ageMs }: Progress): FhirReply {
   const seconds = Math.min(MOST_RETRY_SECONDS, Math.max(1, Math.floor(ageMs / SLOW_FROM_MS)))
   return emptyReply(202, {
-    'X-Progress': `${Math.floor(share * 100)}% complete, ${done} of ${total} parts`,
+    'X-Progress': `${Math.floor(percent)}% complete, ${done} of ${total} parts`,
     'Retry-After': String(seconds),
     'Cache-Control': 'no-store',
   })

@@ -152,7 +152,7 @@ async function status(
     return manifestReply(manifestText(manifest), job.expires)
   }
   const { done, total, ageMs } = await exportProgress(services.database, job.id)
-  const reply = progressReply({ share: done / Math.max(1, total), done, total, ageMs })
+  const reply = progressReply({ percent: (100 * done) / Math.max(1, total), done, total, ageMs })
   if (page === undefined) return reply
   const headers = { ...reply.headers, 'Content-Type': 'application/json' }
   return { ...reply, headers, body: manifestText(page) }

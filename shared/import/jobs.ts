@@ -262,9 +262,9 @@ function importManifest(services: Services, job: ImportJob, parts: readonly Impo
 
 function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
   const done = parts.filter(({ state }) => state === 'done').length
-  const share = parts.reduce((sum, { progress }) => sum + progress, 0) / Math.max(parts.length, 1)
+  const reached = parts.reduce((sum, { progress }) => sum + progress, 0)
   return progressReply({
-    share,
+    percent: (100 * reached) / Math.max(parts.length, 1),
     done,
     total: parts.length,
     ageMs: Date.now() - job.added.getTime(),

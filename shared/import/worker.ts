@@ -92,12 +92,12 @@ async function afterFailure(
 ): Promise<Release | undefined> {
   const { job, part: number, attempts } = part
   if (error instanceof PartTooEarly) return RELEASE
-  const isLast = isLastAttempt(part, error)
+  const isLast = isRefusal(error) || isLastAttempt(part, error)
   services.log.warn(
     { job, part: number, attempts, isLast, cause: error },
     'An import was interrupted',
   )
-  if (!isLast && !isRefusal(error)) {
+  if (!isLast) {
     return { pauseMs: backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS), isFailed: true }
   }
   await finishPart(services, part, isRefusal(error) ? error : unreadable(error))

@@ -1,6 +1,6 @@
 /**
- * Queues of the parts of bulk jobs in PostgreSQL. A worker leases a part of the Project with the fewest running ones and renews the
- * lease; after a crash another worker continues the part.
+ * Queues of the parts of bulk jobs in PostgreSQL. A worker leases a part of the Project with the fewest running ones and
+ * renews the lease; after a crash another worker continues the part.
  */
 import { LeaseLost } from '../core/errors.ts'
 import {
@@ -114,7 +114,7 @@ interface PartQueue<Part> extends Omit<LoopOptions, 'log'> {
   run(part: Part, signal: AbortSignal): Promise<void>
   /** Ends the part, or returns when to continue it. */
   afterFailure(part: Part, error: unknown): Promise<Release | undefined>
-  /** Runs while no part is free. Returns true when there is more to do. */
+  /** Runs in the first lane while no part is free. Returns true when there is more to do. */
   whileIdle(): Promise<boolean>
 }
 
@@ -130,7 +130,7 @@ export function startPartQueue<Part>(
   const loop = startLoop({ ...queue, log }, async (stopping, lane) => {
     if (queue.mayStart?.(lane) === false) return false
     const part = await queue.next(database)
-    if (part === undefined) return await queue.whileIdle()
+    if (part === undefined) return lane === 0 && (await queue.whileIdle())
     // More parts may be free.
     loop.wake()
     const lease = queue.toLease(part)

@@ -157,7 +157,7 @@ export async function failExport(
 /** Issue code of an unreadable row; errors count for the limits. */
 export const UNREADABLE = 'incomplete'
 
-/** Adds distinct non-fatal issues for the `error` file. Returns their number. */
+/** Adds distinct non-fatal issues for the `error` file. Returns the number of unreadable rows among all. */
 export async function addIssues(
   connection: Connection,
   id: string,
@@ -168,8 +168,9 @@ export async function addIssues(
     name: 'export-issues',
     text: `update export_job set issues = issues || $2::jsonb
       where id = $1 and not issues @> $2::jsonb
-      returning jsonb_array_length(issues) as count`,
-    values: [id, JSON.stringify(issues)],
+      returning (select count(*)::int from jsonb_array_elements(issues) x
+        where x->>'severity' = 'error' and x->>'code' = $3) as count`,
+    values: [id, JSON.stringify(issues), UNREADABLE],
   })
   return row?.count ?? 0
 }
