@@ -218,9 +218,9 @@ function sourceFrom(
       const imported = await repository.withStore(({ connection }) =>
         listImported(connection, owner, { ...query, ignoresCase }),
       )
-      const { fold } = await index()
-      const known = new Set(inside.concepts.map(({ code }) => fold(code)))
-      const others = imported.concepts.filter(({ code }) => !known.has(fold(code)))
+      // The resource's own definition of a code counts.
+      const { fold, nodes } = await index()
+      const others = imported.concepts.filter(({ code }) => !nodes.has(fold(code)))
       return {
         concepts: [...inside.concepts, ...others],
         isCut: inside.isCut || imported.isCut,

@@ -71,6 +71,9 @@ async function inCodeSystem(asked: TerminologyCall): Promise<FhirReply> {
   const terminology = await withSupplements(found, inputs)
   const named = await namedCodeSource({ ...asked, terminology })
   const url = named?.codeSystem.url ?? inputs.text('url') ?? codes[0]?.system
+  if (named === undefined && codes.every((given) => isOfOtherSystem(given, url))) {
+    await requireCodeSource(call, terminology, url, undefined)
+  }
   const languages = displayLanguages(call, inputs)
   const verdicts: Verdict[] = []
   const unknown: string[] = []

@@ -68,6 +68,13 @@ t.test('$validate-code uses the version of the code', async (t) => {
   t.equal(valueIn(await admin.get(`${operation}?url=${url}|2.0&code=x`)), true)
 })
 
+t.test('$validate-code rejects an unknown CodeSystem, also for a code of another', async (t) => {
+  for (const system of ['', `&system=${url}`]) {
+    const path = `CodeSystem/$validate-code?url=https://example.org/unknown&code=x${system}`
+    t.equal((await admin.get(path)).status, 404, path)
+  }
+})
+
 t.test('$validate-code accepts a concept if one of its codings is valid', async (t) => {
   const concept = (...versions: string[]) => ({
     name: 'codeableConcept',

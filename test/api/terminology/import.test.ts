@@ -341,3 +341,27 @@ t.test('codes are translated by a map and by the mappings imported into it', asy
   const address = await admin.get(`ConceptMap/$translate?url=${core}&code=home`)
   t.match(address.body, { parameter: [{ valueBoolean: true }] })
 })
+
+t.test("counts the CodeSystem's own definition of an imported code", async (t) => {
+  const own = `${url}/own`
+  const concepts = [
+    { code: 'tree', property: [{ code: 'notSelectable', valueBoolean: true }] },
+    { code: 'leaf' },
+  ]
+  const resource = { url: own, status: 'active', content: 'fragment', concept: concepts }
+  await admin.create({ resourceType: 'CodeSystem', ...resource } as Resource)
+  const sent = parameters({ name: 'system', valueUri: own }, concept('tree', 'Tree'))
+  t.equal((await admin.post('CodeSystem/$import', sent)).status, 200)
+  const all = `ValueSet/$expand?url=${encodeURIComponent(`${own}?fhir_vs`)}`
+  for (const [query, expected] of [
+    ['', ['tree', 'leaf']],
+    ['&excludeNotForUI=true', ['leaf']],
+  ] as const) {
+    const { body } = await admin.get<Expansion>(`${all}${query}`)
+    t.same(
+      body.expansion.contains?.map(({ code }) => code),
+      expected,
+      query,
+    )
+  }
+})
