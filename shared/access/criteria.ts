@@ -21,7 +21,8 @@ const COMMON = new Set([
   '_project',
   '_lastUpdated',
 ])
-const ANY_TYPE = 'Basic'
+/** Has these parameters and no others that matter. */
+export const ANY_TYPE = 'Basic'
 
 export function parseCriteria(
   type: string,

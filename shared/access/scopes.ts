@@ -6,7 +6,7 @@
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseReference, type Reference, toObjects } from '../fhir/resource.ts'
 import { isCondition, listLeaves, testedCodes } from '../search/language/search-request.ts'
-import { parseCriteria } from './criteria.ts'
+import { ANY_TYPE, parseCriteria } from './criteria.ts'
 import { hidesAny } from './decisions/grant-predicates.ts'
 import {
   AREA_WORDS,
@@ -175,7 +175,7 @@ function intersection(grants: readonly Grant[], others: readonly Grant[]): reado
 /** Whoever asks for a scope writes its criteria: as in a search, they must not test what the policy hides. */
 function testsHidden({ type, hidden }: Grant, other: Grant): boolean {
   if (type !== other.type && type !== '*' && other.type !== '*') return false
-  const named = type === '*' ? other.type : type
+  const [named = ANY_TYPE] = [type, other.type].filter((one) => one !== '*')
   const conditions = other.criteria.flatMap(listLeaves).filter(isCondition)
   const codes = conditions.flatMap((one) => testedCodes(named, one))
   return hidesAny({ hidden }, named, codes, undefined)

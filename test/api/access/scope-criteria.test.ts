@@ -48,6 +48,10 @@ t.test('does not let a scope test hidden elements', async (t) => {
     t.equal((await client.get(path)).status, 403, criteria)
     t.equal((await client.get('Patient')).status, 403, criteria)
   }
+  const tagged = [{ resourceType: '*', hiddenFields: ['meta.tag'] }]
+  for (const scope of ['user/*.rs?_tag=urn:x|y', 'user/Patient.rs?_tag=urn:x|y']) {
+    t.equal((await (await under(tagged, scope)).get('Patient')).status, 403, scope)
+  }
   const client = await under(entries, 'user/Patient.rs?gender=female')
   const read = await client.get(path)
   t.equal(read.status, 200)
