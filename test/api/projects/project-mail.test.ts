@@ -22,7 +22,7 @@ const env = {
   NODE_EXTRA_CA_CERTS: join(folder, 'ca.pem'),
 }
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: { ...env, DATABASE_URL: await createDatabase(t) },
 })
 const { services } = botica
