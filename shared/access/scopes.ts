@@ -160,8 +160,8 @@ export function narrowRules(
 }
 
 /**
- * The order, fields and constraints are those of `grants`. Entries of a type come first: a scope makes an entry of `*` one
- * of its own type, which must not precede those.
+ * The order, fields and constraints are those of `grants`. Entries of a type come first: a scope turns an entry of `*`
+ * into one of the scope's type, which must not precede those.
  */
 function intersection(grants: readonly Grant[], others: readonly Grant[]): readonly Grant[] {
   const ofType = grants.filter(({ type }) => type !== '*')
@@ -172,7 +172,7 @@ function intersection(grants: readonly Grant[], others: readonly Grant[]): reado
   )
 }
 
-/** Whoever asks for a scope writes its criteria: as in a search, they must not test what the policy hides. */
+/** The caller writes the criteria of a scope: as in a search, they must not test hidden elements. */
 function testsHidden({ type, hidden }: Grant, other: Grant): boolean {
   if (type !== other.type && type !== '*' && other.type !== '*') return false
   const [named = ANY_TYPE] = [type, other.type].filter((one) => one !== '*')

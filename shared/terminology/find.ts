@@ -192,7 +192,7 @@ async function importOwner(
   return repository.withStore(({ connection }) => conceptOwner(connection, project, type, id))
 }
 
-/** By the parsed CodeSystem, which may lack what a policy hides from the caller: others must not share its index. */
+/** By the parsed CodeSystem: a policy may hide parts of it from one caller, so callers do not share an index. */
 const indexes = new WeakMap<CodeSystem, Promise<ConceptIndex>>()
 
 function indexOnce(codeSystem: CodeSystem): Promise<ConceptIndex> {

@@ -69,7 +69,7 @@ export function createLoader(services: Services) {
 
   return {
     bot,
-    /** Loads the bot, its run-as session and what the session may use. Errors: 400 when the code or the membership is gone. */
+    /** Loads the bot, its run-as session, secrets and hosts. Errors: 400 when the code or the membership is gone. */
     async run(job: ExecuteJob): Promise<LoadedRun> {
       const [loaded, session] = await Promise.all([bot(job), actingSession(principals, job)])
       if (session === undefined) throw badRequest('The membership that the bot runs as is gone')

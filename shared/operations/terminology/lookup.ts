@@ -143,7 +143,7 @@ async function spelledCode(source: CodeSource, { code }: GivenCode): Promise<str
 }
 
 /**
- * Hierarchies whose children are no special cases of their parents. The properties `parent` and `child` have the meaning
+ * Hierarchies in which a child is not a special case of its parent. The properties `parent` and `child` have the meaning
  * of the hierarchy, too: https://hl7.org/fhir/R4/codesystem-hierarchy-meaning.html, codesystem-concept-properties.html
  */
 const WITHOUT_SUBSUMPTION: ReadonlySet<string | undefined> = new Set(['part-of', 'grouped-by'])

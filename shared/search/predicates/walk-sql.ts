@@ -113,7 +113,7 @@ function datedRuns(walked: Walked, span: ColumnRange, rows: string, bind: Bind):
       where ${areFew} and r.d_lo < ${from}${beyond} order by r.d_lo${direction}, r.id${direction} ${rows}`,
     order.descending
       ? runSql(walked, { ...run, start }, rows, bind)
-      : // A position before the range is no bound of its index if the long rows are few.
+      : // If the long rows are few, a position before the range does not bound its index.
         runSql(walked, { ...run, start, after: undefined, where: run.where + beyond }, rows, bind),
   ]
 }

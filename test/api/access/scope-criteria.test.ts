@@ -1,4 +1,4 @@
-/** Criteria of a requested SMART scope narrow rights; they neither widen them nor test what the caller may not read. */
+/** Criteria of a requested SMART scope narrow rights; they neither widen them nor test hidden elements and resources. */
 import t from 'tap'
 import { scopedClient } from '../../fixtures/attacks/scoped.ts'
 import { openBotica } from '../../fixtures/botica.ts'

@@ -97,14 +97,14 @@ t.test('waits for an earlier part that may contain a conditional reference targe
   t.same(body.error, [])
 })
 
-/** Sends the beginning of a longer input. What is received but not read when the connection ends is lost. */
+/** Sends the beginning of a longer input. Data received but not read when the connection ends is lost. */
 async function breakOff(res: ServerResponse | undefined, text: string) {
   res?.write(text)
   await delay(READ_MS)
   res?.destroy()
 }
 
-async function errorsOf(body: Awaited<ReturnType<typeof ended>>['body']): Promise<string[]> {
+async function listErrors(body: Awaited<ReturnType<typeof ended>>['body']): Promise<string[]> {
   const { text } = await admin.get<string>(body.error[0]?.url ?? '')
   return text.split('\n').flatMap((line) => {
     if (line === '') return []
@@ -129,7 +129,7 @@ t.test('counts blank lines before the place of an interruption', async (t) => {
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }], error: [{ count: 1 }] })
-  t.same(await errorsOf(body), ['Line 5, Missing id'])
+  t.same(await listErrors(body), ['Line 5, Missing id'])
 })
 
 t.test('reports a source that fails next to the lines that were refused', async (t) => {
@@ -147,7 +147,7 @@ t.test('reports a source that fails next to the lines that were refused', async 
 
   const { body } = await ended(admin, url)
   t.match(body, { output: [{ created: 1 }], error: [{ count: 2 }] })
-  t.match(await errorsOf(body), ['Line 1, Missing id', /^Line 3, The input could not be read/])
+  t.match(await listErrors(body), ['Line 1, Missing id', /^Line 3, The input could not be read/])
 })
 
 t.test('commits lines without waiting for the disk, and waits at the end of a part', async (t) => {

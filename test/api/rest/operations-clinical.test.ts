@@ -246,17 +246,17 @@ t.test('returns the sections of the International Patient Summary from $summary'
   t.equal(body.type, 'document')
   t.equal(body.entry?.[0]?.resource.resourceType, 'Composition')
   const composition = body.entry?.[0]?.resource ?? {}
-  const urlOf = (reference: string) =>
+  const findUrl = (reference: string) =>
     body.entry?.find((one) => one.fullUrl.endsWith(reference))?.fullUrl
   t.match(composition, {
     type: { coding: [{ code: '60591-5' }] },
-    subject: { reference: urlOf(`Patient/${whose.id}`) },
+    subject: { reference: findUrl(`Patient/${whose.id}`) },
     section: [
       {
         code: { coding: [{ code: '48765-2' }] },
         emptyReason: { coding: [{ code: 'unavailable' }] },
       },
-      { entry: [{ reference: urlOf(`MedicationStatement/${statement.id}`) }] },
+      { entry: [{ reference: findUrl(`MedicationStatement/${statement.id}`) }] },
       { code: { coding: [{ code: '11450-4' }] } },
     ],
   })

@@ -1,4 +1,4 @@
-/** Code systems of which a policy hides elements, next to callers who see them. */
+/** Code systems with elements that a policy hides from some callers. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
