@@ -37,7 +37,7 @@ t.test('a worker starts with an executor for each project that ran bots before',
   old.child.kill('SIGKILL')
   await old.ended
   await cluster.startWorker()
-  await until(async () => (await countExecutors('spare')) === PROJECTS, 60_000)
+  await until(async () => (await countExecutors('spare')) === PROJECTS, 180_000)
   t.same(await callAll(), Array(PROJECTS).fill(200))
   // The killed worker's figures expire after a few seconds; two spares are kept for new projects.
   await until(async () => (await countExecutors('spare')) === 2, 60_000)
