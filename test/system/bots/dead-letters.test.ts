@@ -6,7 +6,7 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const RUNS = 1000
 const RATE = 100
-const PATIENCE_MS = 300_000
+const PATIENCE_MS = 600_000
 
 t.setTimeout(1_200_000)
 const botica = await openBotica(t, {
