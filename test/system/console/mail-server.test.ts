@@ -21,7 +21,7 @@ const certificate = aCertificate()
 const smtp = await startSmtp(t, certificate)
 const folder = t.testdir({ 'ca.pem': certificate.cert })
 const botica = await openBotica(t, {
-  worker: true,
+  worker: 'process',
   env: {
     DATABASE_URL: await createDatabase(t),
     WORKER_QUEUES: 'bots-sync,mail',
