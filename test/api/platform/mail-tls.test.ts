@@ -75,7 +75,7 @@ t.test(
   async (t) => {
     const folder = t.testdir({ 'ca.pem': certificate.cert })
     const botica = await openBotica(t, {
-      worker: true,
+      worker: 'process',
       env: {
         DATABASE_URL: await createDatabase(t),
         WORKER_QUEUES: 'bots-sync,mail',

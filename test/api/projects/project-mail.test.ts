@@ -190,7 +190,7 @@ t.test('rejects settings that name no server, with the setting', async (t) => {
 
 t.test('connects only where the outbound rules permit', async (t) => {
   const strict = await openBotica(t, {
-    worker: true,
+    worker: 'process',
     env: { ...env, DATABASE_URL: await createDatabase(t), HOOK_TARGETS: 'public' },
   })
   const refused = await set(strict, OWN)
