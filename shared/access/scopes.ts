@@ -7,7 +7,6 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { parseReference, type Reference, toObjects } from '../fhir/resource.ts'
 import { isCondition, listLeaves, testedCodes } from '../search/language/search-request.ts'
 import { ANY_TYPE, parseCriteria } from './criteria.ts'
-import { hidesAny } from './decisions/grant-predicates.ts'
 import {
   AREA_WORDS,
   AREAS,
@@ -18,6 +17,7 @@ import {
   plainGrant,
   type Rules,
 } from './grant.ts'
+import { hidesAny } from './hidden.ts'
 import { type Principal, profileReference } from './principal.ts'
 
 const PLAIN_SCOPES = new Set([

@@ -4,7 +4,8 @@
  * searched individually.
  */
 
-import { hidesAny, visibleRows } from '../access/decisions/grant-predicates.ts'
+import { visibleRows } from '../access/decisions/grant-predicates.ts'
+import { hidesAny } from '../access/hidden.ts'
 import { grantsFor } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { tooCostly } from '../core/errors.ts'

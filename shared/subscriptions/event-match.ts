@@ -5,10 +5,11 @@
 
 import { decideContents, filterByCriteria, hiddenBy } from '../access/decisions/decide.ts'
 import type { AccessDecision } from '../access/decisions/decide-in-sql.ts'
-import { compileGrant, hidesAny } from '../access/decisions/grant-predicates.ts'
+import { compileGrant } from '../access/decisions/grant-predicates.ts'
 import { type IndexedRow, toIndexedRow } from '../access/decisions/match-row.ts'
 import { withoutSecrets } from '../access/fields/fields.ts'
 import type { Grant } from '../access/grant.ts'
+import { hidesAny } from '../access/hidden.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import {

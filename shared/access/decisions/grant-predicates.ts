@@ -7,7 +7,6 @@ import { memoFor } from '../../core/cache.ts'
 import { hiddenParameter } from '../../core/errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../postgres/statement.ts'
-import { pathsRead } from '../../search/language/parameter-paths.ts'
 import { compilePredicate } from '../../search/predicates/compile.ts'
 import {
   filter,
@@ -19,7 +18,7 @@ import {
 } from '../../search/predicates/predicate.ts'
 import { projectKey, type StoreContext } from '../../store/rows/context.ts'
 import type { Grant, Interaction } from '../grant.ts'
-import { overlaps } from '../paths.ts'
+import { hidesAny } from '../hidden.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../policy.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../principal.ts'
 import {
@@ -216,19 +215,6 @@ function widerPredicate(alternatives: readonly Alternative[]): Predicate | undef
     for (const key of narrow.any) any.add(key)
   }
   return { kind: 'keys', any: [...any] }
-}
-
-export function hidesAny(
-  { hidden }: Pick<Grant, 'hidden'>,
-  type: string,
-  codes: readonly string[],
-  own: OwnParameters | undefined,
-): boolean {
-  if (hidden.length === 0) return false
-  return codes.some((code) => {
-    const paths = pathsRead(type, code, own)
-    return paths?.some((path) => hidden.some((one) => overlaps(type, path, one))) ?? true
-  })
 }
 
 interface VisibleScope {

@@ -5,11 +5,11 @@ import {
   allSql,
   compileGrant,
   createTypeScope,
-  hidesAny,
   isHidden,
   visibleRows,
 } from '../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../access/grant.ts'
+import { hidesAny } from '../../access/hidden.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'

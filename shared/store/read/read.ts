@@ -8,9 +8,9 @@ import {
   isPlain,
   readDecided,
 } from '../../access/decisions/decide.ts'
-import { hidesAny } from '../../access/decisions/grant-predicates.ts'
 import { removeJsonPaths } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
+import { hidesAny } from '../../access/hidden.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { linkedProjects } from '../../access/project-context.ts'

@@ -42,6 +42,7 @@ t.test('resolves every link', async (t) => {
 
 const SECURITY_FOLDERS = [
   '',
+  'test/api/access/',
   'test/api/security/',
   'test/api/security/guarded/',
   'test/api/security/sign-in/',
