@@ -134,7 +134,7 @@ t.test('gives up on values that take too many steps', (t) => {
     const started = process.cpuUsage().user
     t.same(checkBySchema(schema, value), TOO_LARGE, JSON.stringify(schema).slice(0, 60))
     const ms = (process.cpuUsage().user - started) / 1000
-    t.ok(ms < 1000, `takes ${ms} ms of CPU`)
+    t.ok(ms < 3000, `takes ${ms} ms of CPU`)
   }
   t.end()
 })
