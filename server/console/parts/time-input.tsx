@@ -43,7 +43,7 @@ export function TimeInput({ type, error, onChange, ...rest }: Props) {
   )
 }
 
-/** False while a date of the form is half typed, which its value does not show; the field then says so. */
+/** False while a date of the form is half typed, which its value does not show; the field then shows an error. */
 export function hasCompleteDates(form: HTMLFormElement): boolean {
   const inputs = form.querySelectorAll<HTMLInputElement>('[type=date], [type=datetime-local]')
   const wrong = [...inputs].filter((input) => !input.checkValidity())

@@ -270,7 +270,7 @@ async function inProject(
       throw error instanceof HttpError ? new AuthorizeError('access_denied', error.message) : error
     },
   )
-  // A code mailed for one Project is no proof in another; an app is.
+  // A code mailed for one Project proves nothing in another; an app does.
   const mfaVerified = user.mfaEnrolled === true ? person.mfaVerified : undefined
   return { ...person, ...chosen, mfaVerified }
 }

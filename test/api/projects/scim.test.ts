@@ -153,7 +153,7 @@ t.test('a user of the project is changed by PUT and PATCH', async (t) => {
   })
 })
 
-t.test('rejects a text that is no address', async (t) => {
+t.test('rejects a text that is not an address', async (t) => {
   const email = anEmail()
   const { body: membership } = await invite(admin, projectId, { email, scope: 'project' })
   const path = `${USERS}/${membership.id}`
