@@ -248,7 +248,7 @@ function checkWeight(
   if (depth > NOTABLE.depth || cost > NOTABLE.cost) {
     services.log.info(
       { project: principal.project.id, depth, cost },
-      'A GraphQL query asks for much',
+      'GraphQL query is expensive',
     )
   }
   return weightErrors(weight, principal.project)

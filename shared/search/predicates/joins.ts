@@ -71,9 +71,9 @@ export function joinPredicate(
     const removed = join.isList === true ? removedConstant(inner, join.code) : undefined
     return links.map((link): Side => ({ link, inner, test: predicate, removed }))
   })
-  const isChain = join.kind === 'chain'
-  const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
-  const some = (bind: Bind) => parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
+  const { kind } = join
+  const bySelf = kind === 'has' && parts.every(({ link }) => !link.isCanonical)
+  const some = (bind: Bind) => parts.map((part) => keysSql(kind, part, bind)).join(' union all ')
   const predicate: JoinPredicate = {
     kind: 'join',
     ...(scope.isPolicy ? {} : { some }),
@@ -84,14 +84,14 @@ export function joinPredicate(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys, isNamed) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys, isNamed)),
-    fanOut: (statistics) => estimateFanOut(isChain, parts, statistics),
-    ...(isChain ? {} : probing(parts)),
-    ...(scope.isPolicy ? policyBounds(isChain, parts) : {}),
+    fanOut: (statistics) => estimateFanOut(kind, parts, statistics),
+    ...(kind === 'chain' ? {} : probing(parts)),
+    ...(scope.isPolicy ? policyBounds(kind, parts) : {}),
     hasStablePlan: parts.every(({ inner, test: predicate }) =>
       [...inner.visible, predicate].every(hasStablePlan),
     ),
   }
-  if (isChain || scope.isPolicy) return predicate
+  if (kind === 'chain' || scope.isPolicy) return predicate
   const informed = (statistics: KeyStatistics): JoinPredicate => ({
     ...predicate,
     ...probing(parts.map((part) => ({ ...part, isCommon: isCommon(part, statistics) }))),
@@ -112,7 +112,7 @@ function isCommon(
 /** For `_has`: when most rows of the other side match, a short walk fills the page. */
 function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> {
   const probe = (bind: Bind) =>
-    `(${parts.map((part) => probeSideSql(false, part, bind)).join(' or ')})`
+    `(${parts.map((part) => probeSideSql('has', part, bind)).join(' or ')})`
   const rows = (statistics: Matches) => {
     const matches = parts.map(({ test: predicate }) =>
       predicate.kind === 'keys' ? estimateMatches(statistics, predicate) : 0,
@@ -127,7 +127,7 @@ function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> 
 
 /** A key of a chain matches all rows that refer to one target, a key of `_has` one row. */
 function estimateFanOut(
-  isChain: boolean,
+  kind: Join['kind'],
   parts: readonly Side[],
   statistics: KeyStatistics,
 ): FanOut {
@@ -137,13 +137,13 @@ function estimateFanOut(
     const most = bind(matches, 'int')
     return `(select count(*) from (${rows.join(' union all ')} limit ${most} + 1) m) > ${most}`
   }
-  if (isChain) {
+  if (kind === 'chain') {
     const targets = ends.reduce((sum, end) => sum + statistics.typeRows(...end), 0)
     const matchingRows = (rows: number) => Math.max(1, rows / Math.max(targets, 1))
     const isProbed = parts.every((part) => isBySelf(part) && part.test.kind !== 'join')
     if (!isProbed || targets <= FEW_TARGETS) return { matchingRows }
     const test = (bind: Bind) =>
-      `(${parts.map((part) => probeSideSql(true, part, bind)).join(' or ')})`
+      `(${parts.map((part) => probeSideSql(kind, part, bind)).join(' or ')})`
     return { matchingRows, probes: { targets, isMany: counting, test } }
   }
   const isCounted = parts.every(({ test: predicate }) => predicate.kind === 'keys')
@@ -161,12 +161,12 @@ const FEW_TARGETS = 10_000
 
 /** For a policy: most rows of a type hold one of the keys, so rows are walked in order first. */
 function policyBounds(
-  isChain: boolean,
+  kind: Join['kind'],
   parts: readonly Side[],
 ): Pick<JoinPredicate, 'probe' | 'walk' | 'reach'> {
   const probe = (bind: Bind) =>
-    `(${parts.map((part) => probeSideSql(isChain, part, bind)).join(' or ')})`
-  const isLight = isChain && parts.every(isBySelf)
+    `(${parts.map((part) => probeSideSql(kind, part, bind)).join(' or ')})`
+  const isLight = kind === 'chain' && parts.every(isBySelf)
   if (!isLight) return { probe, walk: { rows: () => POLICY_WALK } }
   const share = (statistics: KeyStatistics) =>
     Math.min(
@@ -269,13 +269,13 @@ function removedConstant({ keys, project, type }: SearchScope, code: string): bi
 
 /** A chain starts from the identity of its target, `_has` from all references of its source. */
 function keysSql(
-  isChain: boolean,
+  kind: Join['kind'],
   { link, inner, test: predicate, removed }: Side,
   bind: Bind,
 ): string {
   const c = bind(link.constant, 'bigint')
   const rows = rowsSql(inner, predicate, bind)
-  if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
+  if (kind === 'chain' && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
   if (removed !== undefined) {
     return `select x # ${c} from (${rows}) r cross join lateral (select unnest(r.keys[2:r.nref])
       except select unnest(r.keys[r.nref + 1:]) # ${bind(removed, 'bigint')}) i(x)`
@@ -340,14 +340,14 @@ function targetsSql({ link, inner, test: predicate }: Side, bind: Bind): string 
     on t.self = x # ${bind(link.constant, 'bigint')}`
 }
 
-function probeSideSql(isChain: boolean, side: Side, bind: Bind): string {
+function probeSideSql(kind: Join['kind'], side: Side, bind: Bind): string {
   const { link, inner, test: predicate, removed } = side
   const c = bind(link.constant, 'bigint')
-  if (isChain && isBySelf(side)) {
+  if (kind === 'chain' && isBySelf(side)) {
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
       select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, predicate, bind)} limit 1) s)`
   }
-  const own = isChain
+  const own = kind === 'chain'
     ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
     : link.isCanonical
       ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
