@@ -246,10 +246,7 @@ function checkWeight(
 ): readonly GraphQLError[] {
   const { depth, cost } = weight
   if (depth > NOTABLE.depth || cost > NOTABLE.cost) {
-    services.log.info(
-      { project: principal.project.id, depth, cost },
-      'GraphQL query is expensive',
-    )
+    services.log.info({ project: principal.project.id, depth, cost }, 'GraphQL query is expensive')
   }
   return weightErrors(weight, principal.project)
 }

@@ -347,11 +347,12 @@ function probeSideSql(kind: Join['kind'], side: Side, bind: Bind): string {
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
       select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, predicate, bind)} limit 1) s)`
   }
-  const own = kind === 'chain'
-    ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
-    : link.isCanonical
-      ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
-      : `select r.keys[1] # ${c}`
+  const own =
+    kind === 'chain'
+      ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
+      : link.isCanonical
+        ? `select x # ${c} from unnest(r.keys[1:r.nref]) x`
+        : `select r.keys[1] # ${c}`
   const kept =
     removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
   // Testing the few rows of a reference is faster than looking up a common key or all rows of a day.
