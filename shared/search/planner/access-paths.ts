@@ -32,9 +32,18 @@ import {
   walkThenFallbackSql,
 } from '../predicates/scan-sql.ts'
 import { walkSql } from '../predicates/walk-sql.ts'
-import { clamped, counted, estimateAllMatches, FETCH_COST, has, isOne, MIN_WALK } from './bounds.ts'
+import {
+  clamped,
+  counted,
+  estimateAllMatches,
+  FETCH_COST,
+  has,
+  isOne,
+  MAX_WALK,
+  MIN_WALK,
+} from './bounds.ts'
 import { join } from './join-path.ts'
-import { isInRange, scanRangeOrKeys } from './range-or-keys.ts'
+import { alongDates, isInRange, scanRangeOrKeys } from './range-or-keys.ts'
 
 const MAX_IDS = 5000
 /** Types with fewer rows are read to the end; a single-path statement runs faster. */
@@ -153,10 +162,7 @@ const dates: AccessPath = {
   cost: counted,
   sql: ({ query, stats: { rows, limit } }, most, bind) => {
     const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
-    const along = (end: string | undefined) => {
-      const order = { column: 'd_lo', descending: false } as const
-      return walkSql({ ...query, order, after: undefined }, end, bind)
-    }
+    const along = (end: string | undefined) => walkSql(alongDates(query), end, bind)
     const from = `(${along(undefined)}) r`
     return walkThenFallbackSql(query, most, bind, {
       with: [`c as materialized (select count(*) as n from (${along(bind(few + 1, 'int'))}) b)`],
@@ -195,14 +201,30 @@ const walk: AccessPath = {
     }
     const even = (limit * rows) / Math.max(matches, 1)
     const cap = isKnown
-      ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches), isInRange(query) ? 0 : matches)
+      ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches), matches)
       : Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK)
+    const planned = planWalk(query, stats, cap, bind)
+    const counting = cap > MAX_WALK ? countRange(query, bind) : undefined
     return walkThenFallbackSql(query, most, bind, {
-      with: [],
-      walk: planWalk(query, stats, cap, bind),
+      with: counting === undefined ? [] : [counting.sql],
+      walk: { ...planned, when: counting?.isMany },
       rest: indexScanSql(query, scanRangeOrKeys(query, stats, bind), most, bind),
     })
   },
+}
+
+/** Counts the rows in a range of dates: few of them are fetched in less time than a long walk takes. */
+function countRange(
+  query: Query,
+  bind: Bind,
+): { readonly sql: string; readonly isMany: string } | undefined {
+  if (query.order.column === 'd_lo' || !isInRange(query)) return undefined
+  const few = bind(MAX_WALK / FETCH_COST, 'int')
+  const inRange = walkSql(alongDates(query), `${few} + 1`, bind)
+  return {
+    sql: `c as materialized (select count(*) as n from (${inRange}) b)`,
+    isMany: `(select n from c) > ${few}`,
+  }
 }
 
 /** Plans a walk; splits combined policy predicates to probe each row where that is likely to fill the page. */

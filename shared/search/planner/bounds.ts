@@ -3,7 +3,7 @@ import type { Predicate } from '../predicates/predicate.ts'
 import { estimateMatches, type PlannerStats, type Query, rareBelow } from '../predicates/query.ts'
 
 export const MIN_WALK = 2000
-const MAX_WALK = 20_000
+export const MAX_WALK = 20_000
 /** Rows walked in the time of fetching and sorting one. */
 export const FETCH_COST = 4
 /** Looking up a key, and a row found by it, in rows walked in the time. */

@@ -14,6 +14,11 @@ export function isInRange({ predicates }: Query): boolean {
   return predicates.some((predicate) => predicate.kind === 'date' && predicate.within !== undefined)
 }
 
+/** Returns the query in the order of its dates, from the start of the range. */
+export function alongDates(query: Query) {
+  return { ...query, order: { column: 'd_lo', descending: false }, after: undefined } as const
+}
+
 /** Returns the scan of the smaller side; without a range or common keys, that of the keys. */
 export function scanRangeOrKeys(
   query: Query,
@@ -26,8 +31,7 @@ export function scanRangeOrKeys(
   const byKeys = indexScan(query, bind)
   if (!isEither || matches === 0) return byKeys
   const most = bind(matches, 'int')
-  const order = { column: 'd_lo', descending: false } as const
-  const inRange = (end?: string) => walkSql({ ...query, order, after: undefined }, end, bind)
+  const inRange = (end?: string) => walkSql(alongDates(query), end, bind)
   const tested = held.map((predicate) => predicateSql(predicate, bind, true))
   const isRange = '(select is_range from b)'
   const from = `(with b as materialized (

@@ -18,7 +18,7 @@ import { KEY_COLUMNS, WALKED, walkSql } from './walk-sql.ts'
 
 /** A walk of at most `cap` rows, run if `when` holds. */
 export interface Walk {
-  readonly when?: string
+  readonly when?: string | undefined
   readonly cap: number
   readonly tested: readonly string[]
   /** A join that passes rows, once per matching target. */
