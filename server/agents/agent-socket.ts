@@ -93,7 +93,13 @@ class AgentSocket implements Connection {
     webSocket.on('message', (data, isBinary) => {
       this.#isAnswering = true
       const text = isBinary ? '' : data.toString()
-      this.#receive(readFrame(text), text.length)
+      try {
+        this.#receive(readFrame(text), text.length)
+      } catch (error) {
+        // Thrown out of a listener, it would stop the process.
+        services.log.error({ cause: error }, 'An agent message could not be handled')
+        webSocket.close(CLOSE.internalError)
+      }
     })
     webSocket.on('pong', () => {
       this.#isAnswering = true

@@ -73,6 +73,11 @@ export function readFrame(text: string): Frame | undefined {
       if (typeof type === 'string' && ANSWERS.has(type)) {
         return { kind: 'answer', callback, answer: { ...frame, type } }
       }
-      return { kind: 'unknown', type: String(type).slice(0, LONGEST_TYPE), callback }
+      return { kind: 'unknown', type: describeType(type), callback }
   }
+}
+
+/** A type that is not a string may be an object without `toString`, so it is named by its own type. */
+function describeType(type: unknown): string {
+  return typeof type === 'string' ? type.slice(0, LONGEST_TYPE) : typeof type
 }

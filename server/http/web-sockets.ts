@@ -3,7 +3,12 @@ import type { WebSocket } from 'ws'
 import { attempt } from '../../shared/core/errors.ts'
 
 /** https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1 and the registry of close codes */
-export const CLOSE = { goingAway: 1001, policy: 1008, tryAgainLater: 1013 } as const
+export const CLOSE = {
+  goingAway: 1001,
+  policy: 1008,
+  internalError: 1011,
+  tryAgainLater: 1013,
+} as const
 
 export interface OpenedSocket {
   readonly webSocket: WebSocket

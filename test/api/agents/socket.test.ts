@@ -85,6 +85,9 @@ t.test('names unknown message types, and closes after many that are not JSON', a
   })
   socket.say({})
   t.match(await socket.heard(), { body: 'Unknown message type: undefined' })
+  // Without a callable toString.
+  socket.say({ type: { toString: null } })
+  t.match(await socket.heard(), { body: 'Unknown message type: object' })
   for (let i = 0; i < 20; i++) socket.webSocket.send('{')
   t.match(await socket.heard(), { type: 'agent:error', body: 'Message is not a JSON object' })
   t.equal(await socket.closed, 1008)
