@@ -8,7 +8,13 @@ import {
 } from '../../shared/access/credentials/clients.ts'
 import { confirmation } from '../../shared/access/credentials/tokens.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { isObject, type Resource, referenceIn, targetIn } from '../../shared/fhir/resource.ts'
+import {
+  isObject,
+  nonEmptyText,
+  type Resource,
+  referenceIn,
+  targetIn,
+} from '../../shared/fhir/resource.ts'
 import { findLoginByRefreshToken } from '../../shared/identity/refresh-tokens.ts'
 import { isInScope, scopedTo, serviceUrl } from '../../shared/request/project-scope.ts'
 import { absoluteUrl } from '../../shared/request/reply.ts'
@@ -166,7 +172,8 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteF
     const uris = isObject(body) && Array.isArray(body.redirect_uris) ? body.redirect_uris : []
     const [first] = uris
     const isOurs =
-      services.config.cliClientEnabled && isRegisteredRedirect(CLI_CLIENT, String(first))
+      services.config.cliClientEnabled &&
+      isRegisteredRedirect(CLI_CLIENT, nonEmptyText(first) ?? '')
     if (!isOurs) throw new OAuthError('invalid_redirect_uri', 'Unknown redirect URI')
     ctx.status = 201
     ctx.body = {

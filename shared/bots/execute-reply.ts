@@ -6,7 +6,7 @@
 import { isUtf8 } from 'node:buffer'
 import { allOk, attempt, badRequest, unavailable, unsupportedMediaType } from '../core/errors.ts'
 import { decodeText, parseBody } from '../fhir/json.ts'
-import { isObject, toObjects } from '../fhir/resource.ts'
+import { isObject, nonEmptyText, toObjects } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { safeContentType } from '../request/binary/content.ts'
 import { acceptedRanges, mediaType } from '../request/negotiate.ts'
@@ -54,28 +54,29 @@ export async function encodeReply(
 }
 
 const OK_IDS = new Set(['ok', 'created', 'accepted', 'not-modified'])
-const STATUS_BY_ID: Readonly<Record<string, number>> = {
-  unauthorized: 401,
-  forbidden: 403,
-  'not-found': 404,
-  conflict: 409,
-  gone: 410,
-  'precondition-failed': 412,
-  'multiple-matches': 412,
-  'too-large': 413,
-  'content-too-large': 413,
-  'unsupported-media-type': 415,
-  'business-rule': 422,
-  'too-many-requests': 429,
-  'server-timeout': 504,
-}
+const STATUS_BY_ID = new Map([
+  ['unauthorized', 401],
+  ['forbidden', 403],
+  ['not-found', 404],
+  ['conflict', 409],
+  ['gone', 410],
+  ['precondition-failed', 412],
+  ['multiple-matches', 412],
+  ['too-large', 413],
+  ['content-too-large', 413],
+  ['unsupported-media-type', 415],
+  ['business-rule', 422],
+  ['too-many-requests', 429],
+  ['server-timeout', 504],
+])
 
 /** Returns the HTTP status of an outcome that reports an error, by the ids of Medplum's SDK; otherwise undefined. */
-export function errorStatus({ id, issue }: Readonly<Record<string, unknown>>): number | undefined {
-  const issues = toObjects(issue)
+export function errorStatus(outcome: Readonly<Record<string, unknown>>): number | undefined {
+  const id = nonEmptyText(outcome.id) ?? ''
+  const issues = toObjects(outcome.issue)
   const isError = issues.some(({ severity }) => severity === 'error' || severity === 'fatal')
-  if (!isError || OK_IDS.has(String(id))) return undefined
-  return STATUS_BY_ID[String(id)] ?? (issues[0]?.code === 'exception' ? 500 : 400)
+  if (!isError || OK_IDS.has(id)) return undefined
+  return STATUS_BY_ID.get(id) ?? (issues[0]?.code === 'exception' ? 500 : 400)
 }
 
 function stringType(text: string, { headers }: ReplyRequest): string {

@@ -36,7 +36,7 @@ export function scimError(type: ScimType, text: string, attribute?: string): Htt
 /** Identity providers may send strings instead of booleans. */
 function parseScimBoolean(value: unknown): boolean | undefined {
   if (value === undefined || value === null) return undefined
-  const text = String(value).toLowerCase()
+  const text = typeof value === 'string' ? value.toLowerCase() : JSON.stringify(value)
   if (text === 'true' || text === 'false') return text === 'true'
   throw scimError('invalidValue', 'active must be true or false', 'active')
 }
@@ -166,7 +166,7 @@ export function patchScimUser(current: Values, body: unknown): Values {
 
 function apply(user: Values, operation: unknown): Values {
   if (!isObject(operation)) throw scimError('invalidSyntax', 'An operation must be an object')
-  const op = String(operation.op).toLowerCase()
+  const op = typeof operation.op === 'string' ? operation.op.toLowerCase() : ''
   if (!OPERATIONS.includes(op)) {
     throw scimError('invalidSyntax', 'op must be add, replace or remove')
   }

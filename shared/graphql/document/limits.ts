@@ -206,14 +206,12 @@ function fieldCost(field: FieldNode, children: number, variables: Given): number
   return name === 'resource' ? 1 + 2 * children : children
 }
 
-function readCountArgument({ arguments: given = [] }: FieldNode, variables: Given): number {
-  const value = given.find(({ name }) => name.value === '_count')?.value
-  const count =
-    value?.kind === Kind.VARIABLE
-      ? Number(variables[value.name.value] ?? DEFAULT_COUNT)
-      : value?.kind === Kind.INT
-        ? Number(value.value)
-        : DEFAULT_COUNT
+function readCountArgument({ arguments: all = [] }: FieldNode, variables: Given): number {
+  const value = all.find(({ name }) => name.value === '_count')?.value
+  // Other values of a variable are rejected afterwards, when it is coerced.
+  const given = value?.kind === Kind.VARIABLE ? variables[value.name.value] : undefined
+  const known = value?.kind === Kind.INT ? Number(value.value) : given
+  const count = typeof known === 'number' ? known : DEFAULT_COUNT
   return Math.min(Math.max(count, 0) || 0, MAX_COUNT)
 }
 

@@ -153,6 +153,8 @@ async function answer(
     throw badRequest(`Agent answered with ${found.type}`)
   }
   const { statusCode: code = 200 } = found
-  if (!(Number(code) < 400)) throw badRequest(`Agent answered with status ${Number(code)}`)
+  if (typeof code !== 'number')
+    throw badRequest('Agent answered with a status that is not a number')
+  if (code >= 400) throw badRequest(`Agent answered with status ${code}`)
   return parametersResource(outputs(found))
 }

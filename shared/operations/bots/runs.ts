@@ -16,7 +16,7 @@ import {
 import { badRequest, forbidden, HttpError, notFound, tooManyRequests } from '../../core/errors.ts'
 import { LIVE } from '../../fhir/bot-labels.ts'
 import { parseBody } from '../../fhir/json.ts'
-import { isObject, toObjects } from '../../fhir/resource.ts'
+import { isObject, nonEmptyText, toObjects } from '../../fhir/resource.ts'
 import { narrowSession } from '../../identity/principals.ts'
 import { type Output, parametersReply } from '../../request/parameters.ts'
 import { absoluteUrl, EVENT_STREAM } from '../../request/reply.ts'
@@ -220,7 +220,7 @@ function readRunId({ request }: OperationCall): string {
   const parameters = isObject(body) ? toObjects(body.parameter) : []
   const part = parameters.find(({ name }) => name === 'runId')
   const given = isObject(body) ? (body.runId ?? part?.valueUuid ?? part?.valueString) : undefined
-  return parseRunId(String(given))
+  return parseRunId(nonEmptyText(given) ?? '')
 }
 
 function parseRunId(text: string): string {

@@ -107,7 +107,7 @@ function isNew(items: readonly unknown[]): (item: unknown) => boolean {
 }
 
 function metaItemKey(item: unknown): string {
-  return isObject(item) ? `${item.system ?? ''}|${item.code ?? ''}` : String(item)
+  return JSON.stringify(isObject(item) ? [item.system ?? '', item.code ?? ''] : item)
 }
 
 function metaReply(content: string | undefined): FhirReply {

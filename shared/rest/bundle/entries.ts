@@ -37,7 +37,8 @@ export function readBundle(
   requireMembers(body, '', 'Bundle')
   const { type, entry } = body
   if (type !== 'batch' && type !== 'transaction') {
-    throw badRequest(`Unrecognized bundle type: ${String(type).slice(0, 64)}`)
+    const found = typeof type === 'string' ? type.slice(0, 64) : typeof type
+    throw badRequest(`Unrecognized bundle type: ${found}`, 'type')
   }
   if (!Array.isArray(entry) || entry.length === 0) throw badRequest('Missing bundle entries')
   if (entry.length > limits.maxBatchEntries) {

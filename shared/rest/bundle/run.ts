@@ -212,7 +212,8 @@ async function createMatched(
 export function readEntryPatch(body: Resource, { index }: Entry): unknown {
   if (body.resourceType !== 'Binary') return body
   const { contentType } = body
-  if (contentType !== undefined && !isPatchType(String(contentType))) {
+  const isPatch = typeof contentType === 'string' && isPatchType(contentType)
+  if (contentType !== undefined && !isPatch) {
     const path = entryPath(index, '.resource.contentType')
     throw badRequest('contentType of a patch must be application/json-patch+json', path)
   }
