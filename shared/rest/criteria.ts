@@ -31,14 +31,14 @@ export function parseCriteriaQuery(text: string): URLSearchParams {
   return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
-/** Errors: 400 without criteria, which would match every resource of the type. */
+/** Errors: 400 without criteria, which would match every resource of the type, and for one without a value. */
 export function readCondition(
   asking: CallerContext,
   type: string,
   query: URLSearchParams,
 ): SearchRequest {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const condition = parseCallerSearch(asking, type, query, 'strict')
+  const condition = parseSearch(type, query, { ...callerOptions(asking), isCondition: true })
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition
 }
@@ -53,16 +53,17 @@ export async function readFullCondition(
 
 /** Parses a search with the Project's parameters. Errors: 400. */
 export function parseCallerSearch(
-  { services, principal }: CallerContext,
+  asking: CallerContext,
   type: string,
   query: URLSearchParams,
   handling: 'strict' | 'lenient',
 ): SearchRequest {
-  return parseSearch(type, query, {
-    handling,
-    fhirUrls: fhirBases(services, principal.project.id),
-    own: principal.project.parameters,
-  })
+  return parseSearch(type, query, { ...callerOptions(asking), handling })
+}
+
+function callerOptions({ services, principal }: CallerContext) {
+  const { id, parameters } = principal.project
+  return { fhirUrls: fhirBases(services, id), own: parameters }
 }
 
 /** Errors: 400; under strict handling also for unknown elements. */

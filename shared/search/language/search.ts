@@ -20,6 +20,8 @@ interface SearchOptions {
   /** Base of the server's absolute references, `https://host/fhir/R4/`. */
   readonly fhirUrls?: readonly string[]
   readonly own?: OwnParameters | undefined
+  /** Rejects parameters without a value: a write whose condition lost a criterion would change other resources. */
+  readonly isCondition?: boolean
 }
 
 const MAX_CONDITIONS = 200
@@ -52,13 +54,17 @@ export function parseSearch(
   const conditions = new Map<string, Criterion>()
   const includes = new Map<string, Include>()
   const ignored: Ignored[] = []
-  const { own } = options
+  const { own, isCondition = false } = options
   const scope = { fhirUrls: options.fhirUrls ?? [], own, joins: 0 }
   const refuse = ({ reason }: Refusal, name: string, value: string) => {
     if (!isLenient) throw reason
     ignored.push({ name, value, text: reason.message })
   }
+  const skip = (name: string) => {
+    if (isCondition) throw badRequest(`Search parameter ${name} needs a value`)
+  }
   const read = (name: string, value: string) => {
+    if (value === '') return skip(name)
     if (/^_(rev)?include(:|$)/.test(name)) {
       const include = readInclude(name, value, own)
       if ('reason' in include) return refuse(include, name, value)
@@ -66,7 +72,7 @@ export function parseSearch(
       return
     }
     const criterion = readCriterion(type, name, value, { scope })
-    if (criterion === undefined) return
+    if (criterion === undefined) return skip(name)
     if ('reason' in criterion) return refuse(criterion, name, value)
     // Duplicates count once; a parameter given once needs no comparison.
     const isAlone = pairs.getAll(name).length === 1
@@ -76,7 +82,7 @@ export function parseSearch(
     }
   }
   for (const [name, value] of pairs) {
-    if (CONTROL.has(name) || value === '' || (name === '_contained' && value === 'false')) continue
+    if (CONTROL.has(name) || (name === '_contained' && value === 'false')) continue
     try {
       read(name, value)
     } catch (error) {

@@ -52,6 +52,7 @@ const faults: [string, string, RegExp][] = [
   ['nothing', search(randomUUID()), /^Conditional reference '.*' did not match any resources$/],
   ['several resources', search(twin), /^Conditional reference '.*' matched multiple resources$/],
   ['no criteria', 'Patient?_count=1', /Search criteria are required/],
+  ['a parameter without a value', `${search(mrn)}&name=`, /^Search parameter name needs a value$/],
   ['an unknown parameter', 'Patient?nmae=x', /nmae/],
   ['an unknown type', 'Nothing?name=x', /Unknown resource type/],
 ]

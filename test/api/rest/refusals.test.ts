@@ -1,8 +1,9 @@
 /** Requests rejected before any lookup, and response formats. */
-import t from 'tap'
+import { randomUUID } from 'node:crypto'
+import t, { type Test } from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
-import { aPatient } from '../../fixtures/resources.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
 
 const botica = await openBotica(t)
 const { client } = await botica.createMember()
@@ -122,5 +123,68 @@ for (const accept of accepted) {
     const answer = await client.get(`Patient/${id}`, { Accept: accept })
     t.equal(answer.status, 200)
     t.match(answer.headers.get('content-type'), 'application/fhir+json')
+  })
+}
+
+interface Answered {
+  readonly status: number
+  readonly body: Outcome
+}
+
+interface Batch extends Outcome {
+  readonly entry: readonly [{ readonly response: { status: string; outcome: Outcome } }]
+}
+
+/** Sends each conditional interaction with these criteria, alone and in bundles. */
+async function sendConditional(criteria: string): Promise<readonly Answered[]> {
+  const patch = [{ op: 'remove', path: '/gender' }]
+  const url = `Patient?${criteria}`
+  const answers: Answered[] = [
+    await client.post<Outcome>('Patient', aPatient(), { 'If-None-Exist': criteria }),
+    await client.put<Outcome>(url, aPatient()),
+    await client.patch<Outcome>(url, patch),
+    await client.del<Outcome>(url),
+  ]
+  const binary = { resourceType: 'Binary', data: btoa(JSON.stringify(patch)) }
+  const entries = [
+    { request: { method: 'POST', url: 'Patient', ifNoneExist: criteria }, resource: aPatient() },
+    { request: { method: 'PUT', url }, resource: aPatient() },
+    { request: { method: 'PATCH', url }, resource: binary },
+    { request: { method: 'DELETE', url } },
+  ]
+  const bundle = (type: string, entry: object) =>
+    client.post<Batch>('', { resourceType: 'Bundle', type, entry: [entry] })
+  for (const entry of entries) {
+    const { status, outcome } = (await bundle('batch', entry)).body.entry[0].response
+    answers.push({ status: Number(status), body: outcome }, await bundle('transaction', entry))
+  }
+  return answers
+}
+
+/** Creates equal patients, and requires that no conditional interaction with the parameter changes them. */
+async function rejectsInConditions(
+  t: Test,
+  [name, value]: readonly [string, string],
+  text: string,
+) {
+  const mrn = randomUUID()
+  const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
+  const made = [await client.create(patient), await client.create(patient)]
+  const answers = await sendConditional(`identifier=${MRN_SYSTEM}|${mrn}&${name}=${value}`)
+  for (const { status, body } of answers) {
+    t.equal(status, 400)
+    t.equal(body.issue[0]?.details.text, text)
+    t.equal(body.issue[0]?.expression?.at(-1), name)
+  }
+  for (const { id } of made) {
+    t.equal((await client.get(`Patient/${id}`)).headers.get('etag'), 'W/"1"')
+  }
+}
+
+for (const name of ['identifier', 'organization.name', '_has:Observation:subject:code']) {
+  t.test(`rejects conditions with ${name} without a value`, async (t) => {
+    for (const value of ['', ',']) {
+      await rejectsInConditions(t, [name, value], `Search parameter ${name} needs a value`)
+    }
   })
 }
