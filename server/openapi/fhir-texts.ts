@@ -68,21 +68,21 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   'PUT /{resourceType}': {
     summary: 'Update the match of a search',
     description: ALL_PARAMETERS,
-    query: SEARCH,
     body: 'Resource',
     example: PATIENT,
     answer: 'Resource',
   },
   'PATCH /{resourceType}': {
     summary: 'Patch the match of a search',
-    query: SEARCH,
+    description: ALL_PARAMETERS,
     body: 'JsonPatch',
     example: [{ op: 'replace', path: '/active', value: false }],
     answer: 'Resource',
   },
   'DELETE /{resourceType}': {
     summary: 'Delete the match of a search',
-    query: SEARCH,
+    description: ALL_PARAMETERS,
+    query: { _count: 'whole: Most matches to delete; default 1' },
     answer: 'OperationOutcome',
   },
   'POST /{resourceType}/_search': {

@@ -31,6 +31,9 @@ export function parseCriteriaQuery(text: string): URLSearchParams {
   return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
+/** Parameters of a search response: a page would hide other matches from the condition. */
+const OF_RESPONSE = /^_(?:offset|cursor|(?:rev)?include)(?::|$)/
+
 /** Errors: 400 without criteria, which would match every resource of the type, and for one without a value. */
 export function readCondition(
   asking: CallerContext,
@@ -38,6 +41,9 @@ export function readCondition(
   query: URLSearchParams,
 ): SearchRequest {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
+  for (const name of query.keys()) {
+    if (OF_RESPONSE.test(name)) throw badRequest(`${name} does not apply to a condition`, name)
+  }
   const condition = parseSearch(type, query, { ...callerOptions(asking), isCondition: true })
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition

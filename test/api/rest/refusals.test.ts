@@ -188,3 +188,16 @@ for (const name of ['identifier', 'organization.name', '_has:Observation:subject
     }
   })
 }
+
+const responseParameters = [
+  ['_offset', '1'],
+  ['_offset', '0'],
+  ['_cursor', 'x'],
+  ['_include', '*'],
+  ['_revinclude:iterate', '*'],
+] as const
+for (const [name, value] of responseParameters) {
+  t.test(`rejects conditions with ${name}=${value}`, async (t) => {
+    await rejectsInConditions(t, [name, value], `${name} does not apply to a condition`)
+  })
+}
