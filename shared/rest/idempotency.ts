@@ -3,7 +3,7 @@
  * applied nothing. Writes and transactions commit with their response; other work that a crash interrupts is not
  * repeated. Responses may contain secrets, so they are sealed by the request and replayed under the same rights only.
  */
-import { hash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import { rightsDigest } from '../access/policy.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
@@ -50,8 +50,8 @@ interface KeyedWork {
 }
 
 /**
- * Errors: 422 for another body with the same key; 409 while the first request runs, or if it was interrupted or
- * rights changed.
+ * Errors: 422 for another body or condition with the same key; 409 while the first request runs, or if it was
+ * interrupted or rights changed.
  */
 export async function answerOnce(
   services: Services,
@@ -60,7 +60,7 @@ export async function answerOnce(
   work: KeyedWork,
 ): Promise<FhirReply> {
   const asked = requestIdentity(principal, request)
-  const once = { id: digest(asked), body: digest(request.body ?? '') }
+  const once = { id: digest(asked), body: contentDigest(request) }
   const { requestId } = request
   const keeping = { services, asked, once, rights: rightsDigest(principal), requestId }
   return work.isWhole ? await answerWhole(keeping, work) : await answerClaimed(keeping, work)
@@ -119,7 +119,9 @@ function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
     case 'answered':
       return replayed(keeping, found.reply)
     case 'other-body': {
-      const { status, outcome } = businessRule('This Idempotency-Key was used with another body')
+      const { status, outcome } = businessRule(
+        'This Idempotency-Key was used with another body or condition',
+      )
       throw new Repeated(status, outcome)
     }
     case 'running': {
@@ -179,6 +181,18 @@ function requestIdentity(
   // The response is bound to the caller, the profile it acted for, and its scope.
   const who = [callerKey(principal), principal.profile]
   return JSON.stringify([...who, method, path, query.toString(), key])
+}
+
+const CONDITIONS = ['if-match', 'if-none-match', 'if-none-exist']
+
+/** Without conditions this is the digest of the body, as earlier releases have stored it. */
+function contentDigest({ headers, body = '' }: KeyedRequest): Buffer {
+  const conditions = CONDITIONS.flatMap((name) =>
+    headers[name] === undefined ? [] : [[name, headers[name]]],
+  )
+  const content = createHash('sha256')
+  if (conditions.length > 0) content.update(JSON.stringify(conditions))
+  return content.update(body).digest()
 }
 
 function sealed(keeping: Keeping, { status, headers, body }: FhirReply): StoredReply {

@@ -109,6 +109,29 @@ t.test('rejects another body under the same key', async (t) => {
   t.equal(other.body.id, 'business-rule')
 })
 
+t.test('rejects another condition under the same key', async (t) => {
+  const mrn = randomUUID()
+  const made = await client.create(aMarked(mrn))
+  const path = `Patient/${made.id}`
+  const exists = (value: string) => ({ 'If-None-Exist': `identifier=${MRN_SYSTEM}|${value}` })
+  type Send = (headers: Record<string, string>) => ReturnType<typeof client.get>
+  const cases: [Send, Record<string, string>, Record<string, string>, number][] = [
+    [(headers) => client.post('Patient', made, headers), exists(mrn), exists(randomUUID()), 200],
+    [(headers) => client.put(path, made, headers), { 'If-Match': 'W/"1"' }, {}, 200],
+    [(headers) => client.put(path, made, headers), { 'If-None-Match': '*' }, {}, 412],
+    [(headers) => client.del(path, headers), { 'If-Match': 'W/"9"' }, { 'If-Match': 'W/"1"' }, 412],
+  ]
+  for (const [send, condition, other, status] of cases) {
+    const key = withKey()
+    const first = await send({ ...condition, ...key })
+    t.equal(first.status, status, first.text)
+    t.equal((await send({ ...condition, ...key })).text, first.text)
+    const changed = await send({ ...other, ...key })
+    t.match(changed, { status: 422, body: { id: 'business-rule' } })
+  }
+  t.equal((await client.get(path)).headers.get('etag'), 'W/"1"')
+})
+
 t.test('scopes a key to one member, method and URL', async (t) => {
   const key = withKey()
   const body = aPatient()
