@@ -59,7 +59,7 @@ export const interactionTexts: Readonly<Record<string, CallText>> = {
   'POST /{resourceType}': {
     summary: 'Create a resource',
     description:
-      '`If-None-Exist` creates it only if a search has no match. `Idempotency-Key` makes retries safe.',
+      '`If-None-Exist` creates it only if a search has no match. `Idempotency-Key` makes retries safe, except for a Binary.',
     body: 'Resource',
     example: PATIENT,
     answer: 'Resource',

@@ -7,7 +7,14 @@ import { createHash, hash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import { rightsDigest } from '../access/policy.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
-import { badRequest, businessRule, conflict, HttpError, isRaceLost } from '../core/errors.ts'
+import {
+  badRequest,
+  businessRule,
+  conflict,
+  HttpError,
+  isRaceLost,
+  notSupported,
+} from '../core/errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import {
@@ -21,16 +28,18 @@ import {
 } from '../store/write/requests.ts'
 
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
+const UPLOAD = 'Idempotency-Key does not apply to an upload: send the Binary in a transaction'
 const KEY = /^[\x20-\x7e]{1,128}$/
 
-/** True when a request has a key. Uploads are excluded because they are streamed. Errors: 400 for a malformed key. */
+/** True when a request has a key. Errors: 400 for a malformed key, and for one of an upload, whose body is streamed. */
 export function isIdempotent(
   request: Pick<FhirRequest, 'method' | 'headers' | 'upload'>,
   principal: Principal,
 ): boolean {
   const { method, headers, upload } = request
   const key = headers['idempotency-key']
-  if (key === undefined || !WRITES.has(method) || upload !== undefined) return false
+  if (key === undefined || !WRITES.has(method)) return false
+  if (upload !== undefined) throw notSupported(UPLOAD)
   if (principal.membershipId === undefined) return false
   if (!KEY.test(key)) throw badRequest('Idempotency-Key must be 1 to 128 printable characters')
   return true

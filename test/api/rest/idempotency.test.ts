@@ -203,6 +203,29 @@ t.test('deletes keys after a day', async (t) => {
   t.not(again.body.id, first.body.id)
 })
 
+t.test('rejects a key on an upload, which may be sent in a transaction instead', async (t) => {
+  const text = { 'Content-Type': 'text/plain' }
+  const binary = { resourceType: 'Binary', contentType: 'text/plain', data: btoa('some text') }
+  const { id } = await client.create(binary)
+  const answers = [
+    await client.post('Binary', 'some text', { ...text, ...withKey() }),
+    await client.post('Binary', binary, withKey()),
+    await client.put(`Binary/${id}`, 'other text', { ...text, ...withKey() }),
+  ]
+  for (const answer of answers) {
+    const details = { text: /Idempotency-Key does not apply to an upload/ }
+    t.match(answer, { status: 400, body: { issue: [{ code: 'not-supported', details }] } })
+  }
+  t.equal((await client.get(`Binary/${id}/_history`)).body.total, 1)
+
+  const entry = [{ request: { method: 'POST', url: 'Binary' }, resource: binary }]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  const key = withKey()
+  const first = await client.post('', bundle, key)
+  t.match(first, { status: 200, body: { entry: [{ response: { status: '201' } }] } })
+  t.equal((await client.post('', bundle, key)).text, first.text)
+})
+
 t.test('rejects malformed keys and ignores keys on reads', async (t) => {
   t.equal((await client.post('Patient', aPatient(), withKey('x'.repeat(129)))).status, 400)
   t.equal((await client.post('Patient', aPatient(), withKey('x'.repeat(128)))).status, 201)
