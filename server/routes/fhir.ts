@@ -118,15 +118,8 @@ function toFhirRequest(
     // A reply stored for a repeated request is stored as a whole.
     takesPieces: request.headers['idempotency-key'] === undefined,
     signal: disconnectSignal(ctx),
-    offload:
-      large && ((inner) => large.handleRequest(credentialsIn(services, ctx), withoutKey(inner))),
+    offload: large && ((inner) => large.handleRequest(credentialsIn(services, ctx), inner)),
   }
-}
-
-/** The web process has already recorded the key. */
-function withoutKey(request: FhirRequest): FhirRequest {
-  const { 'idempotency-key': _, ...headers } = request.headers
-  return { ...request, headers }
 }
 
 function fhirPath(ctx: Context): string {

@@ -53,15 +53,27 @@ export const handle: Handle = (opened, principal, request) =>
     const services = scopedTo(opened, request.projectScope)
     const hasKey = request.headers['idempotency-key'] !== undefined
     const isOnce = hasKey && isIdempotent(request, principal)
-    if (!isOnce) return handleAudited(services, principal, request)
+    if (!isOnce) return orOffload(request, () => handleAudited(services, principal, request))
     // The caller may reconnect for the answer, so its disconnect does not cancel the work.
     const { signal: _, ...lasting } = request
-    return answerOnce(services, principal, request, {
-      answer: (inner) => handleAudited(inner, principal, lasting, services),
-      failed: (error) => errorReply(request, error),
-      isWhole: isWhole(request),
-    })
+    return orOffload(lasting, () =>
+      answerOnce(services, principal, request, {
+        answer: (inner) => handleAudited(inner, principal, lasting, services),
+        failed: (error) => errorReply(request, error),
+        isWhole: isWhole(request),
+      }),
+    )
   })
+
+/** Offloads after the work's own transaction, whose locks and Idempotency-Key the other process needs. */
+async function orOffload(request: FhirRequest, work: () => Promise<FhirReply>): Promise<FhirReply> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!(error instanceof OffloadRequired) || request.offload === undefined) throw error
+    return await request.offload(request)
+  }
+}
 
 /** Inside a transaction, `outer` has services outside it: refusals are recorded even after a rollback. */
 async function handleAudited(
@@ -162,10 +174,7 @@ async function chargeAndRun(
   const item =
     principal.project.quota &&
     (await charge(services, principal, { request, units: loadUnits(route) }))
-  const reply = await runRoute(services, principal, request, route).catch((error: unknown) => {
-    if (!(error instanceof OffloadRequired) || request.offload === undefined) throw error
-    return request.offload(request)
-  })
+  const reply = await runRoute(services, principal, request, route)
   return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
 }
 

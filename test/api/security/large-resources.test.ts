@@ -1,11 +1,16 @@
 /** Small changes of a large resource do not block others, and no resource grows without limit. */
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { watchTurns } from '../../fixtures/attacks/turns.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const LARGEST = 3_000_000
-const botica = await openBotica(t, { env: { MAX_BODY_BYTES: String(LARGEST) } })
+const botica = await openBotica(t, {
+  // A test adds a trigger to the database, which is otherwise shared.
+  env: { MAX_BODY_BYTES: String(LARGEST), DATABASE_URL: await createDatabase(t) },
+})
 const { admin } = botica
 const minimal = { Prefer: 'return=minimal' }
 const byPath = { 'Content-Type': 'application/json-patch+json', ...minimal }
@@ -95,6 +100,56 @@ t.test('stores a response for an Idempotency-Key wherever it was created', async
   t.equal(first.status, 200)
   t.equal(again.headers.get('etag'), first.headers.get('etag'))
   t.equal((await readVersion()).version, version)
+})
+
+t.test('runs a transaction with an Idempotency-Key once, in the thread', async (t) => {
+  const { entry, ...bundle } = aBundle('transaction', true)
+  const request = { method: 'POST', url: 'Basic', ifNoneExist: 'code:text=conditional' }
+  const conditional = { request, resource: aBasic('conditional') }
+  const sent = { ...bundle, entry: [conditional, ...entry] }
+  const before = await readVersion()
+  const key = { ...minimal, 'Idempotency-Key': randomUUID() }
+  const first = await admin.post('', sent, key)
+  t.equal(first.status, 200, first.text)
+  t.notMatch(first.text, /"status":"[45]/)
+  t.equal((await admin.post('', sent, key)).text, first.text)
+  t.same(await readVersion(), { version: before.version + 1, active: true })
+})
+
+t.test('runs a request with a key again that lost its races in the thread', async (t) => {
+  const mark = randomUUID()
+  const run = (text: string) => botica.services.database.query({ text, values: [] })
+  await run(`create function losing() returns trigger language plpgsql as $$ begin
+    if strpos(new.content, '${mark}') > 0 then
+      raise exception 'another change was first' using errcode = '40001';
+    end if;
+    return new;
+  end $$`)
+  await run(`create trigger losing before insert on version
+    for each row execute function losing()`)
+  const named = [{ op: 'add', path: '/name', value: [{ text: mark }] }]
+  const data = btoa(JSON.stringify(named))
+  const resource = { resourceType: 'Binary', contentType: 'application/json-patch+json', data }
+  const entry = [{ request: { method: 'PATCH', url: `Patient/${large}` }, resource }]
+  const send: readonly (() => ReturnType<typeof admin.get>)[] = [
+    () => admin.patch(`Patient/${large}`, named, { ...byPath, 'Idempotency-Key': mark }),
+    () =>
+      admin.post(
+        '',
+        { resourceType: 'Bundle', type: 'transaction', entry },
+        {
+          ...minimal,
+          'Idempotency-Key': mark,
+        },
+      ),
+  ]
+  for (const again of send) {
+    const lost = await again()
+    t.equal(lost.status, 409, lost.text)
+    t.equal(lost.headers.get('retry-after'), '1')
+  }
+  await run('drop function losing cascade')
+  for (const again of send) t.equal((await again()).status, 200)
 })
 
 t.test('returns rejections of the thread as those of the request', async (t) => {
