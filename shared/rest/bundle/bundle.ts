@@ -70,7 +70,6 @@ async function runBatch(
   }
   const room = createResponseBudget(context.services.config.maxBundleBytes)
   const plans = planEntries(context, entries, failed)
-  const steps = await identify(context, plans, failed)
   const inside = through(context, context.services.repository.batched())
   const { services, principal, request } = context
   const pay = async ({ entry }: Step) => {
@@ -104,18 +103,25 @@ async function runBatch(
   }
   // Each may wait for a bot in the queue.
   const asks = mayAskBots(context)
-  for (const { stage, items } of groupByStage(steps)) {
-    const lanes = Map.groupBy(items, (step) => findLane(stage, step, asks))
-    const missing = lanes.get('missing') ?? []
-    for (let from = 0; from < missing.length && !asks; from += MOST_MISSING) {
-      await runMissing(missing.slice(from, from + MOST_MISSING))
-    }
-    if (!asks) lanes.delete('missing')
-    for (const lane of ['missing', 'sharing', 'alone', 'twin'] as const) {
-      await pLimit(stage === 'operation' ? 1 : LANES[lane]).map(lanes.get(lane) ?? [], run)
+  for (const part of [plans.filter(isDeletion), plans.filter((plan) => !isDeletion(plan))]) {
+    // Other entries do not match the resources that this bundle deletes.
+    for (const { stage, items } of groupByStage(await identify(context, part, failed))) {
+      const lanes = Map.groupBy(items, (step) => findLane(stage, step, asks))
+      const missing = lanes.get('missing') ?? []
+      for (let from = 0; from < missing.length && !asks; from += MOST_MISSING) {
+        await runMissing(missing.slice(from, from + MOST_MISSING))
+      }
+      if (!asks) lanes.delete('missing')
+      for (const lane of ['missing', 'sharing', 'alone', 'twin'] as const) {
+        await pLimit(stage === 'operation' ? 1 : LANES[lane]).map(lanes.get(lane) ?? [], run)
+      }
     }
   }
   return responses
+}
+
+function isDeletion({ entry: { route } }: EntryPlan): boolean {
+  return route.kind === 'delete' || route.kind === 'conditional-delete'
 }
 
 const MOST_MISSING = 200

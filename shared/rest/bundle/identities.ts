@@ -26,7 +26,7 @@ import {
   requireSingleMatch,
 } from '../conditional-references.ts'
 import { parseCriteriaQuery, readCondition } from '../criteria.ts'
-import { type Entry, type EntryPlan, entryPath } from './entries.ts'
+import { type Entry, type EntryPlan, entryPath, groupByStage } from './entries.ts'
 
 export interface Identity {
   readonly type: string
@@ -252,18 +252,20 @@ function mapBundleLinks(
   return { targets: links, used: new Set() }
 }
 
-/** Errors: 400 when two entries of a transaction change the same resource. */
+/** Errors: 400 when two entries of a transaction change the same resource, or one deletes the match of a POST. */
 export function requireDistinct(steps: readonly Step[]): void {
   const seen = new Set<string>()
-  for (const { entry, identity, matches } of steps) {
-    const own = identity === undefined || entry.method === 'POST' ? [] : [identity]
-    for (const { type, id } of [...own, ...matches]) {
-      const key = `${type}/${normalId(id)}`
-      if (seen.has(key)) {
-        const text = 'Duplicate resource identity found in Bundle'
-        throw badRequest(text, entryPath(entry.index))
+  // Deletions come first. A PUT or PATCH may change the match of a POST, which only reads it.
+  for (const { stage, items } of groupByStage(steps)) {
+    for (const { entry, identity, matches } of items) {
+      for (const { type, id } of [...(identity === undefined ? [] : [identity]), ...matches]) {
+        const key = `${type}/${normalId(id)}`
+        if (seen.has(key)) {
+          const text = 'Duplicate resource identity found in Bundle'
+          throw badRequest(text, entryPath(entry.index))
+        }
+        if (stage !== 'POST') seen.add(key)
       }
-      seen.add(key)
     }
   }
 }

@@ -200,6 +200,57 @@ t.test('rejects two changes of one resource in a transaction', async (t) => {
   t.match(answer.text, 'Duplicate resource identity found in Bundle')
 })
 
+/** A patient, and a bundle entry that creates it if there is none. */
+async function existing() {
+  const value = randomUUID()
+  const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value }] })
+  const criteria = `identifier=${MRN_SYSTEM}|${value}`
+  const { id } = await client.create(patient)
+  return { patient, criteria, id, create: post(patient, undefined, { ifNoneExist: criteria }) }
+}
+
+t.test('rejects a transaction that deletes the match of a conditional create', async (t) => {
+  const { patient, criteria, id, create } = await existing()
+  for (const url of [`Patient/${id}`, `Patient?${criteria}`]) {
+    const answer = await run('transaction', [create, { request: { method: 'DELETE', url } }])
+    const details = { text: 'Duplicate resource identity found in Bundle' }
+    const issue = [{ details, expression: ['Bundle.entry[0]'] }]
+    t.match(answer, { status: 400, body: { issue } })
+  }
+  const put = { request: { method: 'PUT', url: `Patient/${id}` }, resource: { ...patient, id } }
+  t.match((await run('transaction', [create, put])).body.entry, [
+    { response: { status: '200' }, resource: { id } },
+    { response: { status: '200' }, resource: { id } },
+  ])
+})
+
+t.test('matches no resource that the same batch deletes', async (t) => {
+  const [created, updated, patched] = [await existing(), await existing(), await existing()]
+  const linked = await existing()
+  const answer = await run('batch', [
+    created.create,
+    { request: { method: 'PUT', url: `Patient?${updated.criteria}` }, resource: updated.patient },
+    {
+      request: { method: 'PATCH', url: `Patient?${patched.criteria}` },
+      resource: { resourceType: 'Binary', data: btoa('[{"op":"remove","path":"/gender"}]') },
+    },
+    post(anObservation(`Patient?${linked.criteria}`)),
+    ...[created, updated, patched, linked].map(({ id, criteria }, i) => ({
+      request: { method: 'DELETE', url: i === 0 ? `Patient?${criteria}` : `Patient/${id}` },
+    })),
+  ])
+  t.same(
+    answer.body.entry.map(({ response }) => response.status),
+    ['201', '201', '404', '400', '200', '200', '200', '200'],
+  )
+  for (const [i, { id }] of [created, updated].entries()) {
+    const made = answer.body.entry[i]?.resource?.id
+    t.not(made, id)
+    t.equal((await client.get(`Patient/${made}`)).status, 200)
+    t.equal((await client.get(`Patient/${id}`)).status, 410)
+  }
+})
+
 t.test('links to the match of a conditional create in a transaction', async (t) => {
   const mrn = `known-${Date.now()}`
   const known = await client.create(aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] }))
