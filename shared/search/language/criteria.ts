@@ -138,7 +138,8 @@ function readList(
   { scope, links }: { readonly scope: CriteriaScope; readonly links: number },
 ): Criterion | Refusal | undefined {
   if (name !== '_list') throw badRequest(`Invalid modifier ${name.slice(5)} for _list`, name)
-  if (value.startsWith('$')) throw notSupported('Functional lists are not supported', name)
+  // `_filter` escapes a dollar sign.
+  if (/^\\?\$/.test(value)) throw notSupported('Functional lists are not supported', name)
   const found = readHas(type, '_has:List:item:_id', value, { scope, links })
   return found === undefined || 'reason' in found ? found : { ...found, isList: true }
 }

@@ -2,7 +2,13 @@
 import { badRequest, notSupported, tooCostly } from '../../core/errors.ts'
 import { resourceTypes, searchParameter } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../../fhir/definitions-data.ts'
-import type { Condition, Criterion, Refusal } from './search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type Join,
+  type Refusal,
+} from './search-request.ts'
 
 const MAX_DEPTH = 16
 const MAX_COMPARISONS = 64
@@ -162,11 +168,16 @@ function compare(
   }
   const found = required(read(`${path}${modifier}`, text), path)
   if ('reason' in found) return found
+  if (kind === undefined && operator !== 'eq') {
+    throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
+  }
   if (operator === 'ne') return mapEnds(found, (criterion) => ({ kind: 'not', criterion }))
   if (operator !== 'ew' && operator !== 'po') return found
-  return mapEnds(found, (condition) => {
-    if (condition.type === 'string' && operator === 'ew') return { ...condition, modifier: 'ew' }
-    if (condition.type === 'date' && operator === 'po') return { ...condition, modifier: 'po' }
+  return mapEnds(found, (leaf) => {
+    if (isCondition(leaf)) {
+      if (leaf.type === 'string' && operator === 'ew') return { ...leaf, modifier: 'ew' }
+      if (leaf.type === 'date' && operator === 'po') return { ...leaf, modifier: 'po' }
+    }
     throw badRequest(`Invalid operator: ${operator} for ${path}`, '_filter')
   })
 }
@@ -176,11 +187,15 @@ function required(found: Criterion | Refusal | undefined, path: string): Criteri
   return found
 }
 
+/** Returns the type of the parameter that is compared; undefined for an unknown one and for `_type`. */
 function endType(
   type: string,
   path: string,
   own: OwnParameters | undefined,
 ): SearchParamType | undefined {
+  if (path === '_list') return 'reference'
+  const [, source, end] = /^_has:([A-Za-z]+):[^:.]+:(.+)$/s.exec(path) ?? []
+  if (source !== undefined && end !== undefined) return endType(source, end, own)
   const [, code = '', target, rest] = /^([^:.]+)(?::([A-Za-z]+))?(?:\.(.+))?$/s.exec(path) ?? []
   const parameter = searchParameter(type, code, own)
   if (rest === undefined || parameter === undefined) return parameter?.type
@@ -192,9 +207,12 @@ function endType(
   return undefined
 }
 
-function mapEnds(criterion: Criterion, change: (condition: Condition) => Criterion): Criterion {
+/** Changes what is compared at the ends of chains and `_has`: some resource there matches, as with modifiers. */
+function mapEnds(criterion: Criterion, change: (leaf: Condition | Join) => Criterion): Criterion {
   if (!('kind' in criterion)) return change(criterion)
-  if (criterion.kind !== 'chain') return criterion
+  if (criterion.kind !== 'chain' && criterion.kind !== 'has') return criterion
+  // The List is what is compared: `ne` finds the resources that are not its members.
+  if (criterion.isList) return change(criterion)
   const ends = criterion.ends.map((end) => ({
     ...end,
     criterion: mapEnds(end.criterion, change),

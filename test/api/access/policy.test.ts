@@ -197,6 +197,29 @@ t.test('hides elements from reads and searches and keeps them on update', async 
   t.notMatch(await client.get(`Patient/${id}/_history/1`), { text: /Chalmers/ })
 })
 
+t.test('grants what the operators of a _filter through references say', async (t) => {
+  const path = '_has:Observation:patient:value-quantity'
+  const tag = [{ system: 'urn:policy', code: 'measured' }]
+  const measured = async (value: number) => {
+    const { id } = await admin.create(aPatient({ meta: { tag } }))
+    await admin.create(anObservation(`Patient/${id}`, { valueQuantity: { value } }))
+    return id
+  }
+  const [small, large] = [await measured(5), await measured(50)]
+  for (const [filter, seen, hidden] of [
+    [`${path} gt 5`, large, small],
+    [`${path} ne 50`, small, large],
+  ] as const) {
+    const criteria = `Patient?_tag=urn:policy|measured&_filter=${encodeURIComponent(filter)}`
+    const { client } = await memberUnder(botica, {
+      entries: [{ resourceType: 'Patient', criteria }],
+    })
+    t.same(idsIn((await client.get('Patient')).body), [seen], filter)
+    t.equal((await client.get(`Patient/${seen}`)).status, 200)
+    t.equal((await client.get(`Patient/${hidden}`)).status, 404)
+  }
+})
+
 t.test('keeps read-only elements on update', async (t) => {
   const { client } = await memberUnder(botica, {
     entries: [{ resourceType: 'Patient', readonlyFields: ['gender', 'name.family'] }],

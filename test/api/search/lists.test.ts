@@ -54,6 +54,8 @@ const CASES: readonly (readonly [query: string, ...expected: string[]])[] = [
   [`Patient?_list=${first.id}&_list=${second.id}`],
   [`Patient?_list=${first.id}&family=gone`],
   [`Patient?_filter=_list eq ${first.id} and family ne both`, 'kept', 'stays'],
+  [`Patient?_filter=_list ne ${first.id}`, 'gone', 'other'],
+  [`Observation?_filter=patient._list ne ${first.id}`, 'gone'],
   [`Observation?patient._list=${first.id}`, 'kept'],
   [`Observation?patient._list=${second.id}`, 'gone'],
   [`Patient?_has:Observation:patient:subject:Patient._list=${first.id}`, 'kept'],

@@ -167,6 +167,21 @@ t.test('rejects invalid queries with the reason', async (t) => {
     ['Patient', '_filter=name xx y', '400 invalid Invalid operator: xx'],
     ['Patient', '_filter=name gt y', '400 invalid Invalid operator: gt for name'],
     ['Patient', '_filter=nmae eq y', '400 invalid Unknown search parameter: nmae'],
+    ['Patient', '_filter=nmae gt y', '400 invalid Unknown search parameter: nmae'],
+    [
+      'Patient',
+      '_filter=_has:Observation:patient:code gt y',
+      '400 invalid Invalid operator: gt for _has:Observation:patient:code',
+    ],
+    ['Patient', '_filter=_list gt x', '400 invalid Invalid operator: gt for _list'],
+    ['Patient', '_filter=_list pr true', '400 invalid Invalid modifier :missing for _list'],
+    ['Patient', '_filter=_list ne $x', '400 not-supported Functional lists are not supported'],
+    [
+      'Observation',
+      '_filter=subject._type ne Patient',
+      '400 invalid Invalid operator: ne for subject._type',
+    ],
+    ['Observation', '_filter=subject._type eq Patient', 'accepted'],
     [
       'Patient',
       `_filter=${'('.repeat(20)}name eq y${')'.repeat(20)}`,

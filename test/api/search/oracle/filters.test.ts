@@ -119,6 +119,34 @@ const CASES: readonly (readonly [type: string, filter: string, expected: Found])
     '_has:Observation:patient:code eq 8302-2',
     by('Patient?_has:Observation:patient:code=8302-2'),
   ],
+  [
+    'Patient',
+    '_has:Observation:patient:status ne final',
+    by('Patient?_has:Observation:patient:status:not=final'),
+  ],
+  [
+    'Patient',
+    'not (_has:Observation:patient:code eq 8302-2)',
+    without(of('Patient'), by('Patient?_has:Observation:patient:code=8302-2')),
+  ],
+  ...['ne', 'gt', 'le'].map(
+    (operator) =>
+      [
+        'Patient',
+        `_has:Observation:patient:value-quantity ${operator} 70`,
+        by(`Patient?_has:Observation:patient:value-quantity=${operator}70`),
+      ] as const,
+  ),
+  [
+    'Patient',
+    '_has:Observation:patient:encounter.class eq AMB',
+    by('Patient?_has:Observation:patient:encounter.class=AMB'),
+  ],
+  [
+    'Observation',
+    'patient._has:Encounter:patient:date gt 2012',
+    by('Observation?patient._has:Encounter:patient:date=gt2012'),
+  ],
   ['Patient', `_id eq ${patients[1]}`, by(`Patient?_id=${patients[1]}`)],
   ['Patient', `_id ne ${patients[1]}`, by(`Patient?_id:not=${patients[1]}`)],
   ['Patient', '_tag eq urn:t|a or _tag eq b', by('Patient?_tag=urn:t|a,b')],
