@@ -11,6 +11,7 @@ import {
   isOfWords,
   type Join,
   type JoinEnd,
+  MAX_LINKS,
   MODIFIERS,
   type Refusal,
 } from './search-request.ts'
@@ -25,7 +26,6 @@ import {
   splitValue,
 } from './values.ts'
 
-const MAX_LINKS = 3
 const MAX_JOINS = 250
 
 const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s

@@ -7,6 +7,7 @@ import {
   type Criterion,
   isCondition,
   type Join,
+  MAX_LINKS,
   type Refusal,
 } from './search-request.ts'
 
@@ -187,21 +188,27 @@ function required(found: Criterion | Refusal | undefined, path: string): Criteri
   return found
 }
 
-/** Returns the type of the parameter that is compared; undefined for an unknown one and for `_type`. */
+/**
+ * Returns the type of the parameter that is compared; undefined for an unknown one, for `_type`, and for a chain that is
+ * too long: each link may lead to every type, and reading the path rejects it.
+ */
 function endType(
   type: string,
   path: string,
   own: OwnParameters | undefined,
+  links = 0,
 ): SearchParamType | undefined {
+  if (links > MAX_LINKS) return undefined
   if (path === '_list') return 'reference'
   const [, source, end] = /^_has:([A-Za-z]+):[^:.]+:(.+)$/s.exec(path) ?? []
-  if (source !== undefined && end !== undefined) return endType(source, end, own)
+  if (source !== undefined && end !== undefined) return endType(source, end, own, links + 1)
   const [, code = '', target, rest] = /^([^:.]+)(?::([A-Za-z]+))?(?:\.(.+))?$/s.exec(path) ?? []
   const parameter = searchParameter(type, code, own)
   if (rest === undefined || parameter === undefined) return parameter?.type
+  if (parameter.type !== 'reference') return undefined
   const targets = target === undefined ? (parameter.targets ?? resourceTypes) : [target]
   for (const end of targets) {
-    const found = endType(end, rest, own)
+    const found = endType(end, rest, own, links + 1)
     if (found !== undefined) return found
   }
   return undefined

@@ -3,6 +3,9 @@ import { COMPARTMENTS, compartmentParams } from '../../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../../fhir/definitions-data.ts'
 import { unescapeValue } from './values.ts'
 
+/** Longer chains of references are 400. */
+export const MAX_LINKS = 3
+
 /** Why a parameter cannot be used; `handling=lenient` then ignores it. */
 export interface Refusal {
   readonly reason: Error

@@ -183,6 +183,11 @@ t.test('rejects invalid queries with the reason', async (t) => {
     ],
     ['Observation', '_filter=subject._type eq Patient', 'accepted'],
     [
+      'Task',
+      `_filter=${'subject.'.repeat(30)}nope eq x`,
+      '400 too-costly Search chains longer than three links are not currently supported',
+    ],
+    [
       'Patient',
       `_filter=${'('.repeat(20)}name eq y${')'.repeat(20)}`,
       '400 too-costly _filter may be 16 levels deep',
