@@ -233,6 +233,9 @@ export async function readManifest(
   if (Array.isArray(manifest.link) && manifest.link.some(isNext)) {
     throw badRequest('The manifest goes on at another address; name its files as inputs')
   }
+  if (Array.isArray(manifest.deleted) && manifest.deleted.length > 0) {
+    throw badRequest('The deletions of the manifest are not imported; name its files as inputs')
+  }
   return manifest.output.map((file: unknown) => {
     const { type, url: address } = isObject(file) ? file : {}
     if (typeof type !== 'string' || !isImportable(type)) {

@@ -26,6 +26,10 @@ const manifests: Readonly<Record<string, object>> = {
     output: [{ type: 'Patient', url: 'one' }],
     link: [{ relation: 'next', url: 'paged?page=2' }],
   },
+  '/deletions': {
+    output: [{ type: 'Patient', url: 'one' }],
+    deleted: [{ type: 'Bundle', url: 'deleted' }],
+  },
   '/file': { output: [{ type: 'Patient', url: 'file:///etc/passwd' }] },
   '/nowhere': { output: [{ type: 'Patient' }] },
   '/users': { output: [{ type: 'User', url: 'one' }] },
@@ -47,6 +51,7 @@ const parameters = (...parameter: object[]) => ({ resourceType: 'Parameters', pa
 t.test('rejects an invalid manifest as a whole, with its errors', async (t) => {
   const cases: readonly (readonly [path: string, text: RegExp])[] = [
     ['/paged', /goes on at another address/],
+    ['/deletions', /deletions of the manifest are not imported/],
     ['/file', /at no https address/],
     ['/nowhere', /at no https address/],
     ['/users', /a type that is not imported/],

@@ -316,7 +316,10 @@ t.test('imports the files of a manifest', async (t) => {
     const output = ['one', 'two'].map((url) => ({ type: 'Patient', url }))
     if (req.url === '/export/one') res.end(ndjson(one))
     else if (req.url === '/export/two') res.end(ndjson(two))
-    else res.end(JSON.stringify({ requiresAccessToken: req.url === '/secret', output, error: [] }))
+    else {
+      const requiresAccessToken = req.url === '/secret'
+      res.end(JSON.stringify({ requiresAccessToken, output, deleted: [], error: [] }))
+    }
   })
   const from = (url: string) => ({
     resourceType: 'Parameters',
