@@ -2,7 +2,7 @@
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden, notSupported, tooCostly } from '../core/errors.ts'
 import { type Resource, toObjects } from '../fhir/resource.ts'
-import { type Inputs, readInputs, toInteraction } from '../request/parameters.ts'
+import { type Inputs, readKnownInputs, toInteraction } from '../request/parameters.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
@@ -52,6 +52,7 @@ export const importRows: Operation = {
     'mapping.target': 'object!: A Coding',
     'mapping.equivalence': 'text: As in R4',
     'mapping.relationship': 'text: As in R5; stored as the equivalence of R4',
+    'mapping.comment': 'text: Accepted, not stored',
   },
   text: {
     summary: 'Import concepts or mappings',
@@ -63,7 +64,8 @@ export const importRows: Operation = {
     const type = call.type === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
     const { services, principal } = call
     if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
-    const inputs = readInputs(call)
+    const inputs = readKnownInputs(call)
+    requireRows(type, inputs)
     const resource = await importTarget(call, type, inputs)
     const concepts = inputs.objects('concept').map((item) => readConcept(item, resource))
     const properties = inputs.parts('property').map((part) => readProperty(part, resource))
@@ -100,6 +102,21 @@ export const importRows: Operation = {
 }
 
 type Kind = 'CodeSystem' | 'ConceptMap'
+
+const LISTS: Readonly<Record<Kind, readonly string[]>> = {
+  CodeSystem: ['concept', 'property', 'designation'],
+  ConceptMap: ['mapping'],
+}
+
+/** Errors: 400 for rows of the other type, and for none. */
+function requireRows(type: Kind, inputs: Inputs): void {
+  const isGiven = (name: string) => inputs.objects(name).length > 0
+  const other = type === 'CodeSystem' ? 'ConceptMap' : 'CodeSystem'
+  const wrong = LISTS[other].find(isGiven)
+  if (wrong !== undefined) throw badRequest(`"${wrong}" is an input of ${other}/$import`, wrong)
+  if (LISTS[type].some(isGiven)) return
+  throw badRequest(`An import needs at least one ${LISTS[type].join(' or ')}`, LISTS[type][0])
+}
 
 /**
  * Returns the resource to import into, which the caller may update: in its own Project, or for super admins in any.
