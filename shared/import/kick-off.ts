@@ -18,7 +18,7 @@ import { recordBulk } from '../export/bulk-jobs.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
 import { toBinaryPath } from '../request/binary/attachments.ts'
-import { type Inputs, readInputs } from '../request/parameters.ts'
+import { type Inputs, readKnownInputs } from '../request/parameters.ts'
 import { absoluteUrl, fhirBases, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
@@ -47,6 +47,11 @@ export const importResources: Operation = {
     input: 'part*: A file',
     'input.type': 'text!: The type of its resources',
     'input.url': 'text!: Binary/id, or an address',
+    // https://github.com/smart-on-fhir/bulk-import/blob/master/import.md
+    inputSource: 'text: Accepted, not used',
+    storageDetail: 'part: How the files are stored',
+    'storageDetail.type': 'text: https',
+    'storageDetail.contentEncoding': 'text*: Accepted, not used: a file shows how it is compressed',
   },
   text: {
     summary: 'Import in bulk',
@@ -75,7 +80,7 @@ export const importResources: Operation = {
     if (!principal.isProjectAdmin && !project.updateAsCreate) {
       throw forbiddenBecause(undefined, 'import keeps ids')
     }
-    const inputs = readInputs(call)
+    const inputs = readKnownInputs(call)
     const id = randomUUID()
     const mode = readMode(inputs)
     const files = await readInputFiles(call, inputs)
@@ -110,6 +115,10 @@ function readMode(inputs: Inputs): ImportMode {
   const format = inputs.text('inputFormat')?.replace(' ', '+')
   if (format !== undefined && !FORMATS.has(format)) {
     throw badRequest('"inputFormat" must be application/fhir+ndjson', 'inputFormat')
+  }
+  const [storage] = inputs.parts('storageDetail')
+  if ((storage?.text('type') ?? 'https') !== 'https') {
+    throw badRequest('"storageDetail.type" must be https', 'storageDetail.type')
   }
   const mode = inputs.text('mode') ?? 'upsert'
   if (mode === 'upsert' || mode === 'ifNoneMatch') return mode

@@ -310,6 +310,32 @@ t.test('reports missing or invalid inputs and imports the others', async (t) => 
   t.ok(texts.includes('The input could not be decompressed'), texts.join())
 })
 
+t.test('rejects unknown parameters and accepts those of the Bulk Import proposal', async (t) => {
+  const url = await upload(ndjson(patients(1)))
+  const body = {
+    inputFormat: 'application/fhir+ndjson',
+    inputSource: 'https://example.org/fhir',
+    storageDetail: { type: 'https', contentEncoding: ['gzip'] },
+    input: [{ type: 'Patient', url }],
+  }
+  const json = { 'Content-Type': 'application/json' }
+  const send = (more: object) => admin.post('$import', JSON.stringify({ ...body, ...more }), json)
+  for (const [more, path] of [
+    [{ mod: 'ifNoneMatch' }, 'mod'],
+    [{ input: [{ type: 'Patient', url, etag: 'x' }] }, 'input.etag'],
+    [{ storageDetail: { type: 'aws-s3' } }, 'storageDetail.type'],
+    [
+      { storageDetail: { type: 'https', credentialHttpBasic: 'a:b' } },
+      'storageDetail.credentialHttpBasic',
+    ],
+  ] as const) {
+    t.match(await send(more), { status: 400, body: { issue: [{ expression: [path] }] } }, path)
+  }
+  const accepted = await send({})
+  t.equal(accepted.status, 202, accepted.text)
+  t.match(await ended(accepted.headers.get('content-location') ?? ''), { output: [{ created: 1 }] })
+})
+
 t.test('imports the files of a manifest', async (t) => {
   const [one, two] = [patients(3), patients(4)]
   const host = await serve((req, res) => {
