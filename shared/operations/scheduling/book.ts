@@ -89,10 +89,7 @@ interface Statuses {
 async function reserve(call: OperationCall, statuses: Statuses): Promise<FhirReply> {
   const inputs = readInputs(call)
   const asked = inputs.resource('appointment')
-  const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
-  // Both input forms are validated as resources.
-  const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
-  const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
+  const wanted = readSlots(inputs, asked)
   if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
     throw badRequest(`A booking needs 1 to ${MOST_SCHEDULES} Slots`, 'appointment.contained')
   }
@@ -109,6 +106,18 @@ async function reserve(call: OperationCall, statuses: Statuses): Promise<FhirRep
     scheduleLocks(call.principal, places),
   )
   return writtenReply(context, written, 201)
+}
+
+/** Errors: 400 for Slots in both inputs, or a `slot` of another type: only some would be reserved. */
+function readSlots(inputs: Inputs, asked: Resource | undefined): readonly Resource[] {
+  // Already validated as resources.
+  const slots = inputs.objects('slot') as readonly Resource[]
+  const wrong = slots.findIndex(({ resourceType }) => resourceType !== 'Slot')
+  if (wrong >= 0) throw badRequest('"slot" must hold a Slot', `slot[${wrong}]`)
+  if (asked === undefined) return slots
+  if (slots.length > 0) throw badRequest('Send "appointment" or "slot", not both', 'slot')
+  const contained = Array.isArray(asked.contained) ? asked.contained.filter(isResource) : []
+  return contained.filter(({ resourceType }) => resourceType === 'Slot')
 }
 
 /** A Bundle like the response of a transaction; an entry has the warnings of its resource, if any. */
