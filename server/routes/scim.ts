@@ -16,6 +16,7 @@ import {
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
 
 const SCIM = 'RFC 7644. A user is a membership of the project.'
+const CHANGE = `${SCIM} With \`If-Match\`, only if the user has this version; otherwise 412.`
 const TEXTS: RouteTexts = {
   'GET /Users': {
     summary: 'List users',
@@ -48,17 +49,17 @@ const TEXTS: RouteTexts = {
   },
   'PUT /Users/:id': {
     summary: 'Replace a user',
-    description: SCIM,
+    description: CHANGE,
     body: 'application/scim+json',
     answer: 'application/scim+json',
   },
   'PATCH /Users/:id': {
     summary: 'Change a user',
-    description: `${SCIM} \`active\` false deactivates the membership, which DELETE removes.`,
+    description: `${CHANGE} \`active\` false deactivates the membership, which DELETE removes.`,
     body: 'application/scim+json',
     answer: 'application/scim+json',
   },
-  'DELETE /Users/:id': { summary: 'Remove a user', description: SCIM, status: 204 },
+  'DELETE /Users/:id': { summary: 'Remove a user', description: CHANGE, status: 204 },
 }
 
 const SCIM_JSON = 'application/scim+json; charset=utf-8'
@@ -74,7 +75,9 @@ export function scimRoutes(web: Web): RouteFamily {
 
   const toScimCall = (ctx: Context): ScimCall => {
     const { principal, session } = writer(ctx)
-    return { services, caller: principal, session }
+    const ifMatch = ctx.get('If-Match').trim()
+    const isAny = ifMatch === '' || ifMatch === '*'
+    return { services, caller: principal, session, ifMatch: isAny ? undefined : ifMatch }
   }
   routes.get('/Users', 'administrator', async (ctx) => {
     sendScim(ctx, 200, await listUsers(toScimCall(ctx), new URLSearchParams(ctx.querystring)))
@@ -82,18 +85,18 @@ export function scimRoutes(web: Web): RouteFamily {
   routes.post('/Users', 'administrator', async (ctx) => {
     const user = await createUser(toScimCall(ctx), await readJsonObject(ctx))
     ctx.set('Location', user.meta.location)
-    sendScim(ctx, 201, user)
+    sendUser(ctx, 201, user)
   })
   routes.get('/Users/:id', 'administrator', async (ctx) => {
-    sendScim(ctx, 200, await readUser(toScimCall(ctx), ctx.params.id ?? ''))
+    sendUser(ctx, 200, await readUser(toScimCall(ctx), ctx.params.id ?? ''))
   })
   routes.put('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx)
-    sendScim(ctx, 200, await replaceUser(toScimCall(ctx), ctx.params.id ?? '', body))
+    sendUser(ctx, 200, await replaceUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.patch('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx)
-    sendScim(ctx, 200, await patchUser(toScimCall(ctx), ctx.params.id ?? '', body))
+    sendUser(ctx, 200, await patchUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.delete('/Users/:id', 'administrator', async (ctx) => {
     await removeUser(toScimCall(ctx), ctx.params.id ?? '')
@@ -127,6 +130,12 @@ function scimErrorType({ status, outcome }: HttpError): object {
   const [first] = outcome.issue
   const scimType = first?.details.coding?.[0]?.code
   return { scimType: scimType ?? (first?.code === 'structure' ? 'invalidSyntax' : 'invalidValue') }
+}
+
+/** https://datatracker.ietf.org/doc/html/rfc7644#section-3.14 */
+function sendUser(ctx: Context, status: number, user: Awaited<ReturnType<typeof readUser>>): void {
+  ctx.set('ETag', user.meta.version)
+  sendScim(ctx, status, user)
 }
 
 function sendScim(ctx: Context, status: number, body: object): void {

@@ -1,5 +1,6 @@
 /** SCIM users: a membership and its User as one resource. https://datatracker.ietf.org/doc/html/rfc7643#section-4.1 */
 
+import { hash } from 'node:crypto'
 import { HttpError, issue, outcome } from '../../../shared/core/errors.ts'
 import {
   asArray,
@@ -110,11 +111,14 @@ export function withProfileName(profile: Resource, { givenName, familyName }: Sc
   return { ...profile, name: [name, ...others] }
 }
 
-/** Converts a membership to its SCIM user; the ids are equal. */
+/**
+ * Converts a membership to its SCIM user; the ids are equal. The version is a hash of the attributes, because a change of
+ * the name or the address writes the profile or the User, and no version of the membership.
+ */
 export function toScimUser(membership: Resource, user: Resource, name: ScimName, baseUrl: string) {
   const { id = '', externalId, active, meta } = membership
   const { email } = user
-  return {
+  const attributes = {
     schemas: [USER_SCHEMA],
     id,
     ...(externalId === undefined ? {} : { externalId }),
@@ -123,10 +127,13 @@ export function toScimUser(membership: Resource, user: Resource, name: ScimName,
     ...(email === undefined ? {} : { emails: [{ value: email, type: 'work', primary: true }] }),
     active: active !== false,
     userType: targetIn(membership.profile)?.type,
+  }
+  return {
+    ...attributes,
     meta: {
       resourceType: 'User',
       lastModified: meta?.lastUpdated,
-      version: `W/"${meta?.versionId}"`,
+      version: `W/"${hash('sha256', JSON.stringify(attributes), 'base64url').slice(0, 22)}"`,
       location: `${baseUrl}scim/v2/Users/${id}`,
     },
   }

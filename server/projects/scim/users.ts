@@ -5,7 +5,7 @@ import {
   systemPrincipal,
 } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { badRequest, forbidden, notFound } from '../../../shared/core/errors.ts'
+import { badRequest, forbidden, notFound, preconditionFailed } from '../../../shared/core/errors.ts'
 import { type Resource, referenceTo, targetIn } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { notifyOldAddress } from '../../../shared/operations/projects/update-email.ts'
@@ -22,6 +22,7 @@ import { parseSearch } from '../../../shared/search/language/search.ts'
 import { escapeValue } from '../../../shared/search/language/values.ts'
 import type { Transaction } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import type { WriteOptions } from '../../../shared/store/rows/version.ts'
 import { readMember, removeMember } from '../admin/members.ts'
 import {
   patchScimUser,
@@ -44,6 +45,8 @@ export interface ScimCall {
   readonly services: Services
   readonly caller: Principal
   readonly session: Session
+  /** The versions that a change may replace; undefined: any. */
+  readonly ifMatch: string | undefined
 }
 
 /** A member, its user, and its name in this Project. */
@@ -111,25 +114,41 @@ export async function readUser(call: ScimCall, id: string) {
   return shown(call, await read(call, id))
 }
 
-/** Errors: 400, 403, 404, 409. */
+/** Errors: 400, 403, 404, 409, 412. */
 export async function replaceUser(call: ScimCall, id: string, body: unknown) {
-  return await write(call, await read(call, id), readScimUser(body))
+  return await write(call, await readToChange(call, id), readScimUser(body))
 }
 
-/** Errors: 400, 403, 404, 409. */
+/** Errors: 400, 403, 404, 409, 412. */
 export async function patchUser(call: ScimCall, id: string, body: unknown) {
-  const person = await read(call, id)
+  const person = await readToChange(call, id)
   const { externalId, userName } = person.membership
   // The shown user has substitutes for missing fields; the patch applies to the stored ones.
   const current = { ...shown(call, person), externalId, userName }
   return await write(call, person, readScimUser(patchScimUser(current, body)))
 }
 
-/** Removes only the membership. Errors: 400 for the owner, 403, 404. */
+/** Removes only the membership. Errors: 400 for the owner, 403, 404, 412. */
 export async function removeUser(call: ScimCall, id: string): Promise<void> {
-  await read(call, id)
+  const { membership } = await readToChange(call, id)
   const { services, caller } = call
-  await removeMember(services, caller, { projectId: caller.project.id, id }, {})
+  const path = { projectId: caller.project.id, id }
+  await removeMember(services, caller, path, versionRead(call, membership))
+}
+
+/** Errors: 403, 404, and 412 if `If-Match` does not name the version of the user. */
+async function readToChange(call: ScimCall, id: string): Promise<Person> {
+  const person = await read(call, id)
+  const opaque = (tag: string) => tag.trim().replace(/^W\//, '')
+  const { version } = shown(call, person).meta
+  const isNamed = call.ifMatch?.split(',').some((tag) => opaque(tag) === opaque(version)) ?? true
+  if (!isNamed) throw preconditionFailed()
+  return person
+}
+
+/** With `If-Match`, a write may replace only the version that was compared. */
+function versionRead({ ifMatch }: ScimCall, { meta }: Resource): WriteOptions {
+  return ifMatch === undefined ? {} : { ifMatch: [Number(meta?.versionId)] }
 }
 
 async function read(call: ScimCall, id: string): Promise<Person> {
@@ -165,17 +184,22 @@ async function write(call: ScimCall, person: Person, next: ScimUser) {
     const written = isOwn ? await writeUser(inside, call, user, { names, email: next.email }) : user
     const renamed =
       profile && isRenamed
-        ? await inside.patch(caller, targetOf(profile), (current) =>
-            withProfileName(
-              current,
-              isOwn ? toScimName(written) : { ...profileName(current), ...names },
-            ),
+        ? await inside.patch(
+            caller,
+            targetOf(profile),
+            (current) =>
+              withProfileName(
+                current,
+                isOwn ? toScimName(written) : { ...profileName(current), ...names },
+              ),
+            versionRead(call, profile),
           )
         : undefined
     const result = await inside.patch(
       { ...caller, rules: undefined },
       targetOf(membership),
       (current) => withValues(current, changes),
+      versionRead(call, membership),
     )
     await recordChange(inside, caller, {
       project: caller.project,
@@ -223,10 +247,11 @@ interface UserChanges {
 
 async function writeUser(
   inside: Transaction,
-  { services, caller }: ScimCall,
+  call: ScimCall,
   user: Resource,
   { names, email }: UserChanges,
 ): Promise<Resource> {
+  const { services, caller } = call
   const isNew = email !== undefined && email !== user.email
   const changes = defined({ firstName: names.givenName, lastName: names.familyName })
   const written = await inside.patch(
@@ -234,6 +259,7 @@ async function writeUser(
     targetOf(user),
     (current) =>
       withValues(current, isNew ? { ...changes, ...newEmailChanges(current, email) } : changes),
+    versionRead(call, user),
   )
   if (isNew)
     await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })
