@@ -27,6 +27,8 @@ import {
 } from './values.ts'
 
 const MAX_JOINS = 250
+/** Reading so many chain ends takes about half a second. */
+const MAX_TRIED = 20_000
 
 const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s
 const CHAIN = /^([^:.]+)(?::([^:.]*))?\.(.+)$/s
@@ -60,6 +62,7 @@ export function readCriterion(
     throw badRequest(`Search parameter ${code} cannot be chained`, name)
   }
   const types = target === undefined ? targetTypes(parameter) : [requireType(target, name)]
+  countTried(scope, types.length, name)
   const read = (end: string) => readCriterion(end, rest, value, { scope, links: links + 1 })
   const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)
   if (ends === undefined || 'reason' in ends) return ends
@@ -147,6 +150,17 @@ function readList(
 function requireType(name: string, expression: string): string {
   if (!isResourceType(name)) throw badRequest(`Unknown resource type: ${name}`, expression)
   return name
+}
+
+/** Types without the parameter at the end of a chain are no joins, but take time to find out. */
+function countTried(scope: CriteriaScope, count: number, name: string): void {
+  scope.tried += count
+  if (scope.tried > MAX_TRIED) {
+    throw tooCostly(
+      `The chains of a search may lead to ${MAX_TRIED} types; name the types of the chains`,
+      name,
+    )
+  }
 }
 
 function countJoins(scope: CriteriaScope, count: number): void {

@@ -16,6 +16,8 @@ export interface CriteriaScope {
   readonly own: OwnParameters | undefined
   /** Number of join ends so far: a chain over an untyped reference has one per type. */
   joins: number
+  /** Number of types that were tried as ends of chains so far. */
+  tried: number
 }
 
 /**

@@ -55,7 +55,7 @@ export function parseSearch(
   const includes = new Map<string, Include>()
   const ignored: Ignored[] = []
   const { own, isCondition = false } = options
-  const scope = { fhirUrls: options.fhirUrls ?? [], own, joins: 0 }
+  const scope = { fhirUrls: options.fhirUrls ?? [], own, joins: 0, tried: 0 }
   const refuse = ({ reason }: Refusal, name: string, value: string) => {
     if (!isLenient) throw reason
     ignored.push({ name, value, text: reason.message })

@@ -237,6 +237,8 @@ t.test(
     t.equal(request.conditions.length, 1)
     t.match(refusal('Patient', 'name:foo=x', 'lenient'), /Invalid modifier/)
     t.match(refusal('Patient', '_sort=nope', 'lenient'), /Unknown search parameter/)
+    const chains = 'subject.subject.subject.nope=x&'.repeat(5)
+    t.match(refusal('Task', chains, 'lenient'), /too-costly The chains of a search may lead to/)
   },
 )
 
