@@ -7,7 +7,6 @@ import { join } from 'node:path'
 import { operations } from '../../shared/api/operations.ts'
 import { botLimits, MAX_CODE_BYTES, maxAttempts, maxQueueMs } from '../../shared/bots/bot.ts'
 import { describeSettings, readConfig } from '../../shared/core/config/config.ts'
-import { settingDescriptions } from '../../shared/core/config/meanings.ts'
 import * as errors from '../../shared/core/errors.ts'
 import { BOT_EXTENSION, botExtensionNames } from '../../shared/fhir/bot-extensions.ts'
 import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
@@ -25,6 +24,7 @@ import {
   MAX_SCRYPT_BLOCKS,
 } from '../../worker/executor/node-calls.ts'
 import { MOST_CONTEXTS, TURN_MS } from '../../worker/executor/shared-isolate.ts'
+import { settingDescriptions } from './meanings.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const FOLDER = join(ROOT, 'docs/reference')

@@ -5,9 +5,9 @@
 import { globSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { settingDescriptions } from '../../../scripts/reference/meanings.ts'
 import { badges, KEPT_TEXTS, referencePages } from '../../../scripts/reference/pages.ts'
 import { describeSettings } from '../../../shared/core/config/config.ts'
-import { settingDescriptions } from '../../../shared/core/config/meanings.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
