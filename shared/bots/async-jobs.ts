@@ -18,7 +18,7 @@ import {
   releaseLeased,
   updateLeased,
 } from '../postgres/leases.ts'
-import type { Connection } from '../postgres/statement.ts'
+import { type Connection, arrayLiteral } from '../postgres/statement.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import type { Services } from '../request/services.ts'
 import type { WritePart } from '../store/rows/context.ts'
@@ -171,7 +171,7 @@ export const pendingRunPart: WritePart<EndedRun> = {
     return { isDead: resource.status === 'error', error: failureText(resource) }
   },
   sql(ended, bind) {
-    const numbers = bind(`{${ended.map(({ n }) => n).join(',')}}`, 'int[]')
+    const numbers = bind(arrayLiteral(ended.map(({ n }) => n)), 'int[]')
     const remove = `pr as (delete from pending_run p using w
       where w.n = any(${numbers}) and p.id = w.id returning p.*, w.n)`
     const dead = ended.filter(({ item }) => item.isDead)

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { seal, unseal } from '../access/credentials/sealing.ts'
 import type { Storage } from '../outbound/storage/storage.ts'
-import type { Connection } from '../postgres/statement.ts'
+import { arrayLiteral, type Connection } from '../postgres/statement.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import type { Services } from '../request/services.ts'
 
@@ -79,23 +79,15 @@ export async function addBotRuns(database: Connection, rows: readonly BotRunRow[
       select * from unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::int[], $5::text[], $6::boolean[])
       on conflict do nothing`,
     values: [
-      encodeArray(rows, ({ bot }) => bot),
-      encodeArray(rows, ({ started }) => started.toISOString()),
-      encodeArray(rows, ({ id }) => id),
-      encodeArray(rows, ({ project }) => project),
+      arrayLiteral(rows.map(({ bot }) => bot)),
+      arrayLiteral(rows.map(({ started }) => started)),
+      arrayLiteral(rows.map(({ id }) => id)),
+      arrayLiteral(rows.map(({ project }) => project)),
       // Nested JSON contains only quotes and backslashes to escape in an array.
-      encodeArray(rows, ({ record }) => JSON.stringify(JSON.stringify(record))),
-      encodeArray(rows, ({ record }) => record.archive !== undefined),
+      arrayLiteral(rows.map(({ record }) => JSON.stringify(JSON.stringify(record)))),
+      arrayLiteral(rows.map(({ record }) => record.archive !== undefined)),
     ],
   })
-}
-
-/** Encodes a PostgreSQL array; the driver would scan every value for escapes. */
-function encodeArray(
-  rows: readonly BotRunRow[],
-  toValue: (row: BotRunRow) => string | number | boolean,
-): string {
-  return `{${rows.map(toValue).join(',')}}`
 }
 
 export type BotRunCursor = Pick<BotRunRow, 'started' | 'id'>

@@ -7,7 +7,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { checkBot } from '../fhir/schedule.ts'
 import { type ProgramRights, requireRightsOver } from '../identity/write-rules.ts'
-import type { Bind } from '../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../postgres/statement.ts'
 import {
   normalId,
   type StoreContext,
@@ -138,5 +138,5 @@ export const schedulePart: WritePart<boolean> = {
 
 function numbers(changes: readonly Listed<boolean>[], wanted: boolean, bind: Bind): string {
   const found = changes.filter(({ item }) => item === wanted).map(({ n }) => n)
-  return bind(`{${found.join(',')}}`, 'int[]')
+  return bind(arrayLiteral(found), 'int[]')
 }

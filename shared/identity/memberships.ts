@@ -15,8 +15,8 @@ import {
   referenceIn,
   targetIn,
 } from '../fhir/resource.ts'
-import type { Connection } from '../postgres/statement.ts'
-import { type Keys, keysLiteral } from '../store/index/keys.ts'
+import { arrayLiteral, type Connection } from '../postgres/statement.ts'
+import type { Keys } from '../store/index/keys.ts'
 import { type OwnVersions, ownVersionsSql } from '../store/rows/custom-parameters.ts'
 
 export interface MembershipContext {
@@ -95,7 +95,7 @@ export async function readProfileMemberships(
       select v.content from resource r join version v using (project, type, id, ver)
       where r.project = $1 and r.type = $2 and r.keys @> $3::bigint[]
       order by r.lu, r.id limit 100`,
-    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral(wanted)],
+    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), arrayLiteral(wanted)],
   })
   // Keys are hashes: the content decides.
   const found = rows.map((row) => parse(row.content))

@@ -50,6 +50,15 @@ export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
   return { values, bind }
 }
 
+/** Formats a PostgreSQL array of values that need no quotes, such as numbers and ids; pg would quote each one. */
+export function arrayLiteral(values: Iterable<unknown>): string {
+  return `{${Array.from(values, toItem).join(',')}}`
+}
+
+function toItem(value: unknown): unknown {
+  return value instanceof Date ? value.toISOString() : (value ?? 'null')
+}
+
 export type WireConnection = PgConnection & {
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void

@@ -1,5 +1,5 @@
 /** A pipelined transaction: `begin` and the locks leave with the first statement, and an empty one costs nothing. */
-import type { Connection, Statement } from './statement.ts'
+import { arrayLiteral, type Connection, type Statement } from './statement.ts'
 
 export interface TransactionOptions {
   /** REPEATABLE READ for all statements; otherwise READ COMMITTED. */
@@ -198,7 +198,7 @@ export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statem
     name: how,
     locks,
     text: `select ${how}(k) from unnest($1::bigint[]) k`,
-    values: [`{${locks.join(',')}}`],
+    values: [arrayLiteral(locks)],
   }
 }
 

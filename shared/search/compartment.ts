@@ -19,8 +19,7 @@ import {
 } from '../fhir/definitions.ts'
 import { type Resource, targetIn, toObjects } from '../fhir/resource.ts'
 import { timestamp } from '../fhir/values.ts'
-import { type Bind, binder } from '../postgres/statement.ts'
-import { keysLiteral } from '../store/index/keys.ts'
+import { type Bind, binder, arrayLiteral } from '../postgres/statement.ts'
 import { redactFor, redactRows } from '../store/read/read.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
@@ -146,7 +145,7 @@ async function findRows(
   const { since, after } = request
   const tests = [
     `r.project = ${bind(own.project, 'int')}`,
-    `r.keys && ${bind(keysLiteral(keys), 'bigint[]')}`,
+    `r.keys && ${bind(arrayLiteral(keys), 'bigint[]')}`,
     ...typeTests(store, principal, {
       compartment: request.type,
       project: own.project,

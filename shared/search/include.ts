@@ -7,10 +7,9 @@ import { ignoreClientError } from '../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { parseReference, type Resource, referenceTo } from '../fhir/resource.ts'
-import type { Bind } from '../postgres/statement.ts'
+import { type Bind, arrayLiteral } from '../postgres/statement.ts'
 import { CANONICAL_KEY } from '../store/index/derivation.ts'
 import { isCanonicalParameter } from '../store/index/index-plan.ts'
-import { keysLiteral } from '../store/index/keys.ts'
 import { readVersion, redactRows } from '../store/read/read.ts'
 import { normalId, type StoreContext } from '../store/rows/context.ts'
 import { withContents } from '../store/rows/recent-versions.ts'
@@ -163,7 +162,7 @@ function buildIncludeQueries(
         const texts = parameters.get(code) ?? []
         return [...texts].map((text) => p ^ scope.keys.target(scope.project, text))
       })
-      const keys = (bind: Bind) => bind(keysLiteral(any), 'bigint[]')
+      const keys = (bind: Bind) => bind(arrayLiteral(any), 'bigint[]')
       const isFew = any.length <= CHUNK
       add(
         scope,

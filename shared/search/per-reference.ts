@@ -9,8 +9,7 @@ import { hidesAny } from '../access/hidden.ts'
 import { grantsFor } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { tooCostly } from '../core/errors.ts'
-import { type Bind, binder, type Statement } from '../postgres/statement.ts'
-import { keysLiteral } from '../store/index/keys.ts'
+import { type Bind, binder, type Statement, arrayLiteral } from '../postgres/statement.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { BARE_COLUMNS, withContents } from '../store/rows/recent-versions.ts'
 import { versionColumns, withVersions } from '../store/rows/rows.ts'
@@ -185,7 +184,7 @@ function keysSql(
   const columns = queries.map((_, i) => `k${i}`)
   const lists = queries.map((_, i) =>
     bind(
-      sought.map(({ keys }) => keysLiteral(keys[i] ?? [])),
+      sought.map(({ keys }) => arrayLiteral(keys[i] ?? [])),
       'text[]',
     ),
   )

@@ -6,6 +6,7 @@ import { notFound } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { type Meta, parseReference, referenceIn } from '../fhir/resource.ts'
 import { dialect, fixedSql } from '../postgres/chosen-dialect.ts'
+import { arrayLiteral } from '../postgres/statement.ts'
 import { readMany } from './read/read.ts'
 import { isLegalId, readRow, rowScope, type StoreContext } from './rows/context.ts'
 import { toVersion } from './rows/rows.ts'
@@ -96,8 +97,8 @@ export async function readBinaries(
     name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
     text: everywhere ? HEADS_EVERYWHERE() : HEADS(),
     values: [
-      `{${legal.map((_, place) => place).join(',')}}`,
-      `{${legal.map((id) => store.keys.rowId(BINARY, id)).join(',')}}`,
+      arrayLiteral(legal.keys()),
+      arrayLiteral(legal.map((id) => store.keys.rowId(BINARY, id))),
       project,
       typeNumber(BINARY),
     ],

@@ -10,7 +10,7 @@ import { timings } from '../core/config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
 import { type Lease, type LeaseTable, leaseRow, releaseLeased } from '../postgres/leases.ts'
-import { type Connection, hasRows } from '../postgres/statement.ts'
+import { arrayLiteral, type Connection, hasRows } from '../postgres/statement.ts'
 import type { Turn } from '../queue/jobs.ts'
 import type { VersionRow } from '../store/rows/rows.ts'
 
@@ -154,7 +154,7 @@ const LOCK = 6_221_483_007_210_018n
 
 export const TAKE_LOCKS = [LOCK]
 
-const REGISTRY = `{${[...REGISTRY_TYPES].map(typeNumber).join(',')}}`
+const REGISTRY = arrayLiteral([...REGISTRY_TYPES].map(typeNumber))
 
 type OwnColumns = Pick<
   Delivery,
@@ -266,7 +266,6 @@ export async function leaseDeliveries(
     values,
     inSteps: async ({ query }) => {
       const taken = await query<TakenRow>({ text: takeSql('', ''), values })
-      const list = (of: (row: TakenRow) => number | string) => `{${taken.map(of).join(',')}}`
       const versions = await query<{ n: number }>({
         text: `select x.n::int${VERSION}
           from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
@@ -274,10 +273,10 @@ export async function leaseDeliveries(
           join version v on ${dialect.projectOfList('v.project', 4)} and v.type = x.type and v.id = x.id and v.ver = x.ver`,
         perProject: taken.map(({ filed }) => filed),
         values: [
-          list(({ filed }) => filed),
-          list(({ type }) => type),
-          list(({ resource }) => resource),
-          list(({ ver, op }) => (op === 'd' ? ver - 1 : ver)),
+          arrayLiteral(taken.map(({ filed }) => filed)),
+          arrayLiteral(taken.map(({ type }) => type)),
+          arrayLiteral(taken.map(({ resource }) => resource)),
+          arrayLiteral(taken.map(({ ver, op }) => (op === 'd' ? ver - 1 : ver))),
         ],
       })
       const nothing = { lu: null, content: null }

@@ -9,7 +9,7 @@ import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { CHANGE_LETTERS, CHANGES_BY_LETTER, type ChangeKind } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
-import type { Connection } from '../postgres/statement.ts'
+import { arrayLiteral, type Connection } from '../postgres/statement.ts'
 import type { ChangeEvent, StoredCause } from '../store/rows/event-rows.ts'
 import { contentId, type VersionRow } from '../store/rows/rows.ts'
 
@@ -71,7 +71,10 @@ export async function deleteOutboxEvents(
     name: 'outbox-forget',
     text: `delete from outbox o using ${dialect.unnest('$1::int[]', '$2::bigint[]')} as x(project, seq)
       where o.project = x.project and o.seq = x.seq`,
-    values: [list(taken.map(({ project }) => project)), list(taken.map(({ seq }) => seq))],
+    values: [
+      arrayLiteral(taken.map(({ project }) => project)),
+      arrayLiteral(taken.map(({ seq }) => seq)),
+    ],
   })
 }
 
@@ -141,12 +144,12 @@ async function readChanges(
           and x.seq <> all($2::bigint[]))
       order by e.seq`,
     values: [
-      list(rows.map(({ project }) => project)),
-      list(rows.map(({ seq }) => seq)),
-      list(rows.map(filedIn)),
-      list(rows.map(({ type }) => type)),
-      list(rows.map(({ id }) => id)),
-      list(rows.map(({ ver }) => ver)),
+      arrayLiteral(rows.map(({ project }) => project)),
+      arrayLiteral(rows.map(({ seq }) => seq)),
+      arrayLiteral(rows.map(filedIn)),
+      arrayLiteral(rows.map(({ type }) => type)),
+      arrayLiteral(rows.map(({ id }) => id)),
+      arrayLiteral(rows.map(({ ver }) => ver)),
     ],
   })
 }
@@ -197,8 +200,4 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
     cause,
     origin,
   }
-}
-
-function list(values: readonly (number | string)[]): string {
-  return `{${values.join(',')}}`
 }

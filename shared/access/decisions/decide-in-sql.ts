@@ -5,10 +5,9 @@
 
 import { memoFor } from '../../core/cache.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { binder } from '../../postgres/statement.ts'
+import { binder, arrayLiteral } from '../../postgres/statement.ts'
 import { hideFromPlanner } from '../../search/predicates/scan-sql.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { type DecisionStatement, newestSql } from '../../store/rows/newest.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
@@ -93,10 +92,10 @@ export async function decideDerivedRows(
     column(({ row }) => row.ver, 'int'),
     column(({ row }) => row.lu.toISOString(), 'timestamptz'),
     column(({ rows }) => rows.nref, 'smallint'),
-    column(({ rows }) => keysLiteral(rows.keys), 'text'),
+    column(({ rows }) => arrayLiteral(rows.keys), 'text'),
     column(({ rows }) => rows.dateLow ?? null, 'timestamptz'),
     column(({ rows }) => rows.dateHigh ?? null, 'timestamptz'),
-    column((content) => `{${matched(content).join()}}`, 'text'),
+    column((content) => arrayLiteral(matched(content)), 'text'),
   ]
   // `offset 0` evaluates each row once: conditions must not treat the derived table as if it had indexes.
   const text = `select r.n::int, ${columns} from (
@@ -167,7 +166,7 @@ function makeStatement(
       where r.project = ${project} and r.type = ${type} and r.id = x.id) j on true
     where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`
   const [, ...fixed] = values
-  return (rows) => ({ text, values: [`{${rows.join(',')}}`, ...fixed], isPreparable: true })
+  return (rows) => ({ text, values: [arrayLiteral(rows), ...fixed], isPreparable: true })
 }
 
 function grantsOf({ principal, type }: Question, interaction: Interaction): readonly Grant[] {

@@ -9,6 +9,7 @@ import { storedParameters, typeName } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
+import { arrayLiteral } from '../../postgres/statement.ts'
 import { isCondition, listLeaves } from '../../search/language/search-request.ts'
 import { getIndexPlan, type IndexPlan, type ParameterSubset } from '../../store/index/index-plan.ts'
 import {
@@ -330,7 +331,6 @@ export async function versionsBeforeDeletion(
   deletions: readonly VersionRow[],
 ): Promise<readonly (VersionRow | undefined)[]> {
   if (deletions.length === 0) return []
-  const list = (of: (row: VersionRow) => number | string) => `{${deletions.map(of).join(',')}}`
   const rows = await connection.query<VersionRow & { n: number }>({
     name: 'last-contents',
     perProject: deletions.map(({ project }) => project),
@@ -341,10 +341,10 @@ export async function versionsBeforeDeletion(
         and v.ver = x.ver - 1
       where v.content is not null`,
     values: [
-      list(({ project }) => project),
-      list(({ type }) => type),
-      list(({ id }) => id),
-      list(({ ver }) => ver),
+      arrayLiteral(deletions.map(({ project }) => project)),
+      arrayLiteral(deletions.map(({ type }) => type)),
+      arrayLiteral(deletions.map(({ id }) => id)),
+      arrayLiteral(deletions.map(({ ver }) => ver)),
     ],
   })
   const found = new Map(rows.map((row) => [row.n, row]))

@@ -7,8 +7,7 @@ import type { Principal } from '../../access/principal.ts'
 import { type Issue, issue } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { binder, type Connection } from '../../postgres/statement.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
+import { arrayLiteral, binder, type Connection } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
 import type { PlannedJob } from './jobs.ts'
@@ -153,7 +152,7 @@ async function listPatients(
   )
   const bucket = input.organizedBy === undefined ? bind(ids[0] ?? null, 'uuid') : 'p.id'
   const found = `select ${bucket} as patient, r.id, ruling, ${placeSql('r', 'p.id')} as place
-    from ${dialect.unnest(bind(keysLiteral(keys), 'bigint[]'), bind(ids, 'uuid[]'))} p(key, id)
+    from ${dialect.unnest(bind(arrayLiteral(keys), 'bigint[]'), bind(ids, 'uuid[]'))} p(key, id)
     cross join lateral (select r.type, r.id, ${ruling} as ruling from resource r
       where r.keys @> array[p.key] and ${dialect.projectEquals('r', bind(project.number, 'int'))}
         and (r.type = any(${bind(types, 'smallint[]')})) is true

@@ -4,8 +4,7 @@ import { type Issue, issue } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { isObject, type Resource, targetIn, toObjects } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values.ts'
-import type { Bind } from '../../postgres/statement.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import { normalId, type StoreContext } from '../../store/rows/context.ts'
 import { contentId, parseVersion, toVersion, type VersionRow } from '../../store/rows/rows.ts'
 import type { ExportInput } from './jobs.ts'
@@ -115,7 +114,7 @@ export function membersSql(
   const keys = [...compartments, ...gone.map(() => DELETED_PATIENT)]
   return `insert into export_member (job, reference, key, id)
     select ${job}, * from unnest(${bind([...found, ...gone], 'text[]')},
-      ${bind(keysLiteral(keys), 'bigint[]')},
+      ${bind(arrayLiteral(keys), 'bigint[]')},
       ${bind([...rows.map(({ id }) => id), ...gone.map(() => null)], 'uuid[]')})
     on conflict do nothing`
 }

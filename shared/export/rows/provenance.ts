@@ -8,8 +8,7 @@ import { isResourceType, storedParameters, typeName, typeNumber } from '../../fh
 import { asArray, isObject, parseReference } from '../../fhir/resource.ts'
 import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/storage.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { type Bind, binder } from '../../postgres/statement.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
+import { arrayLiteral, type Bind, binder } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import { contentId } from '../../store/rows/rows.ts'
 import {
@@ -170,7 +169,7 @@ async function newestAbout(
     const keys = referenceKeys(store, about.scope.project, some)
     const rows = await store.connection.query<{ n: number; id: string }>({
       text: `with k as (select n, n as patient, key
-          from unnest(${bind(keysLiteral(keys), 'bigint[]')}) with ordinality t(key, n))
+          from unnest(${bind(arrayLiteral(keys), 'bigint[]')}) with ordinality t(key, n))
         select a.patient::int as n, a.id from (${newestSql(all, bind)}) a`,
       values,
     })
@@ -235,7 +234,7 @@ async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
   const gone = await listByKeys(store, listing, (targets, bind) => {
     const [numbers, selves] = [
       bind(types.map(typeNumber), 'smallint[]'),
-      bind(keysLiteral(own), 'bigint[]'),
+      bind(arrayLiteral(own), 'bigint[]'),
     ]
     return `select s.*, r.self # t.own as key from (${targets}) s
       join ${dialect.unnest(numbers, selves)} t(type, own) on t.type = s.type
@@ -252,7 +251,7 @@ async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
     values: [project, gone.map(({ type }) => type), gone.map(({ id }) => id)],
   })
   const names = rows.map(({ type, content }) => `${typeName(type)}/${contentId(content)}`)
-  const held = keysLiteral(referenceKeys(store, project, names))
+  const held = arrayLiteral(referenceKeys(store, project, names))
   await listByKeys(store, listing, (targets, bind) => {
     const lists = [
       bind(

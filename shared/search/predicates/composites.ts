@@ -2,8 +2,7 @@
 
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Bind } from '../../postgres/statement.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
+import { type Bind, arrayLiteral } from '../../postgres/statement.ts'
 import type { Condition } from '../language/search-request.ts'
 import {
   parseDateValue,
@@ -133,7 +132,7 @@ function rowsSql(
     const isOfElement = isMarked ? ` and g0.u = ${alias}.u` : ''
     const same = i > 0 ? ` on g0.id = ${alias}.id${isOfElement}` : ''
     const isOfParameter = isInDictionary
-      ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
+      ? `${alias}.p = any(${bind(arrayLiteral(ps), 'bigint[]')} || array(select c.k from code c
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
       : parameterSql(alias, ps, bind)
     // For a known row, only the id should use an index.

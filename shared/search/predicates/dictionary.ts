@@ -3,9 +3,8 @@
 import { typeElements, valueSet } from '../../fhir/definitions.ts'
 import { canonicalUrl } from '../../fhir/resource.ts'
 import { plainWords } from '../../fhir/values.ts'
-import type { Bind } from '../../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import { plannedParameter } from '../../store/index/index-plan.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
 import { pathsRead } from '../language/parameter-paths.ts'
 import { parseTokenValue, type TokenValue, unescapeValue } from '../language/values.ts'
 import {
@@ -71,7 +70,7 @@ export function knownCodesPredicate(
   ps: readonly bigint[],
   any: readonly bigint[],
 ): Predicate {
-  return held(scope, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
+  return held(scope, ps, (bind) => [`c.k = any(${bind(arrayLiteral(any), 'bigint[]')})`])
 }
 
 /** Finds the rows of `:not` by other codes or the absence key. Undefined if elements may have several codes. */
@@ -85,12 +84,12 @@ export function otherCodesPredicate(
   const p = keys.param(project, type, code)
   const absent = absentPredicate(scope, [p], code)
   if (absent === undefined) return undefined
-  const beside = keysLiteral([...absent.any, keys.system(p, '')])
+  const beside = arrayLiteral([...absent.any, keys.system(p, '')])
   return {
     kind: 'join',
     keys: (bind) => `(${bind(beside, 'bigint[]')} || array(
       select c.k from code c where c.project = ${bind(project, 'int')}
-        and ${parameterSql('c', [p], bind)} and c.k <> all(${bind(keysLiteral(none.any), 'bigint[]')})))`,
+        and ${parameterSql('c', [p], bind)} and c.k <> all(${bind(arrayLiteral(none.any), 'bigint[]')})))`,
     check: () => 'true',
     probe: () => 'true',
     hasStablePlan: true,
@@ -144,7 +143,7 @@ function held(
   alternatives: (bind: Bind) => readonly string[],
   keys: readonly bigint[] = [],
 ): Predicate {
-  const own = (bind: Bind) => `(${bind(keysLiteral(keys), 'bigint[]')} || array(
+  const own = (bind: Bind) => `(${bind(arrayLiteral(keys), 'bigint[]')} || array(
     select c.k from code c where c.project = ${bind(project, 'int')}
       and ${parameterSql('c', ps, bind)}
       and (${alternatives(bind)

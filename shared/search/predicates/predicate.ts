@@ -3,9 +3,9 @@
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Bind } from '../../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import { isCanonicalParameter, plannedParameter } from '../../store/index/index-plan.ts'
-import { type Keys, keysLiteral } from '../../store/index/keys.ts'
+import type { Keys } from '../../store/index/keys.ts'
 import type { KeyStatistics } from '../../store/index/statistics.ts'
 import {
   type Condition,
@@ -176,7 +176,7 @@ export function predicateSql(predicate: Predicate, bind: Bind, forced = false): 
   const held =
     first !== undefined && predicate.any.length === 1
       ? `r.keys @> array[${bind(first, 'bigint')}]`
-      : `r.keys && ${bind(keysLiteral(predicate.any), 'bigint[]')}`
+      : `r.keys && ${bind(arrayLiteral(predicate.any), 'bigint[]')}`
   return forced ? `(${held}) is true` : held
 }
 
@@ -197,7 +197,7 @@ export function foundBySql(predicates: readonly Predicate[], bind: Bind): string
 export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): string {
   const [first] = ps
   if (first !== undefined && ps.length === 1) return `${alias}.p = ${bind(first, 'bigint')}`
-  return `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')})`
+  return `${alias}.p = any(${bind(arrayLiteral(ps), 'bigint[]')})`
 }
 
 export function fewSql(predicate: Predicate, bind: Bind): string {

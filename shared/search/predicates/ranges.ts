@@ -2,8 +2,7 @@
 
 import { convert, UCUM } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Bind } from '../../postgres/statement.ts'
-import { keysLiteral } from '../../store/index/keys.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import type { ConditionOf } from '../language/search-request.ts'
 import {
   type DateValue,
@@ -72,7 +71,7 @@ export function quantityBounds(
     return bounds.map((one) => `${one} and ${alias}.u = any(array(${known}))`)
   }
   const withUnit = (number: NumberValue, among: readonly bigint[]) => {
-    const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
+    const isUnit = `${alias}.u = any(${bind(arrayLiteral(among), 'bigint[]')})`
     return numberBounds(number, alias, bind, isRow).map((bounds) => `${bounds} and ${isUnit}`)
   }
   const systems = system === undefined ? ['', UCUM] : [system]

@@ -164,11 +164,6 @@ export class Keys {
   }
 }
 
-/** Formats keys as PostgreSQL `bigint[]` text; pg would quote each one. */
-export function keysLiteral(keys: Iterable<bigint>): string {
-  return `{${[...keys].join(',')}}`
-}
-
 function sha256(text: Buffer | string): Buffer {
   return hash('sha256', text, 'buffer')
 }

@@ -9,7 +9,13 @@ import { badRequest, forbidden, notFound } from '../../core/errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
 import { timestamp } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
+import {
+  arrayLiteral,
+  type Bind,
+  binder,
+  type Connection,
+  type Statement,
+} from '../../postgres/statement.ts'
 import {
   isLegalId,
   projectTest,
@@ -257,8 +263,8 @@ function typeProjects(principal: Principal, types: readonly string[]): readonly 
 
 function sources(principal: Principal, types: readonly string[], bind: Bind): string {
   const scopes = types.map((type) => rowScope(principal, type))
-  const numbers = bind(`{${types.map((type) => typeNumber(type)).join(',')}}`, 'smallint[]')
-  const projects = bind(`{${scopes.map(({ project }) => project).join(',')}}`, 'int[]')
+  const numbers = bind(arrayLiteral(types.map(typeNumber)), 'smallint[]')
+  const projects = bind(arrayLiteral(scopes.map(({ project }) => project)), 'int[]')
   const prefixes = bind(
     scopes.map(({ metaPrefix }) => metaPrefix),
     'text[]',

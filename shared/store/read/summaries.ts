@@ -9,8 +9,7 @@ import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden } from '../../core/errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
-import { type Bind, binder, type Connection } from '../../postgres/statement.ts'
-import { keysLiteral } from '../index/keys.ts'
+import { arrayLiteral, type Bind, binder, type Connection } from '../../postgres/statement.ts'
 import type { StoreContext } from '../rows/context.ts'
 
 export interface MetaSummary {
@@ -112,7 +111,7 @@ async function readCodings(
   const ps = types.map((type) => keys.param(number, type, parameter))
   const rows = await connection.query<CodingRow>({
     text: `select distinct on (c.system, c.code) c.system, c.code, c.display from code c
-      where c.project = ${project} and c.p = any(${bind(keysLiteral(ps), 'bigint[]')}) and exists (
+      where c.project = ${project} and c.p = any(${bind(arrayLiteral(ps), 'bigint[]')}) and exists (
         select 1 from resource r where r.project = ${project} and r.keys @> array[c.k]
           and ${seenSql(keys, principal, { types, code: parameter, bind })})
       order by c.system, c.code limit ${bind(MOST_CODINGS, 'int')}`,

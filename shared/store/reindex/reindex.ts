@@ -5,8 +5,7 @@ import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { binder } from '../../postgres/statement.ts'
-import { keysLiteral } from '../index/keys.ts'
+import { arrayLiteral, binder } from '../../postgres/statement.ts'
 import { indexRows, type StoreContext } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
@@ -75,15 +74,14 @@ async function newest(
   { connection }: StoreContext,
   rows: readonly VersionRow[],
 ): Promise<VersionRow[]> {
-  const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
   return connection.query<VersionRow>({
     text: `select ${versionColumns('v')}
       from ${dialect.unnest('$1::int[]', '$2::smallint[]', '$3::uuid[]')} as x(project, type, id)
       join resource r using (project, type, id) join version v using (project, type, id, ver)`,
     values: [
-      list(rows.map(({ project }) => project)),
-      list(rows.map(({ type }) => type)),
-      list(rows.map(({ id }) => id)),
+      arrayLiteral(rows.map(({ project }) => project)),
+      arrayLiteral(rows.map(({ type }) => type)),
+      arrayLiteral(rows.map(({ id }) => id)),
     ],
   })
 }
@@ -146,10 +144,10 @@ async function rewriteUnchanged(
   const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
     made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))
   const column = (value: (item: (typeof made)[number]) => unknown, type: string) =>
-    bind(`{${made.map((item) => value(item) ?? 'null').join(',')}}`, `${type}[]`)
+    bind(arrayLiteral(made.map(value)), `${type}[]`)
   // unnest would flatten an array of arrays, so each list of keys travels as text.
   const keys = bind(
-    made.map(({ index }) => keysLiteral(index.keys)),
+    made.map(({ index }) => arrayLiteral(index.keys)),
     'text[]',
   )
   const parts = [

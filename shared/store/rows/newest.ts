@@ -3,7 +3,7 @@
 import { batchInLanes, batchPerTick, settle } from '../../core/batching.ts'
 import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
-import type { Connection, Statement } from '../../postgres/statement.ts'
+import { type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -65,7 +65,7 @@ export function newestStatement(keys: readonly RowKey[]): Statement {
   return {
     name: 'read-everywhere',
     text: MANY_EVERYWHERE,
-    values: [...listValues(keys), `{${keys.map((key) => key.everywhere).join(',')}}`],
+    values: [...listValues(keys), arrayLiteral(keys.map(({ everywhere }) => everywhere))],
     inSteps: async (steps) => await steps.query(knownPlacesStatement(await located(steps, keys))),
   }
 }
@@ -81,12 +81,11 @@ function knownPlacesStatement(keys: readonly RowKey[]): Statement {
 }
 
 function listValues(keys: readonly RowKey[]): unknown[] {
-  const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
   return [
-    list((key) => key.project),
-    list((key) => key.type),
-    list((key) => key.id),
-    keys.map((key) => key.metaPrefix),
+    arrayLiteral(keys.map(({ project }) => project)),
+    arrayLiteral(keys.map(({ type }) => type)),
+    arrayLiteral(keys.map(({ id }) => id)),
+    keys.map(({ metaPrefix }) => metaPrefix),
   ]
 }
 
@@ -95,12 +94,11 @@ async function located(
   { query }: Pick<Connection, 'query'>,
   keys: readonly RowKey[],
 ): Promise<readonly RowKey[]> {
-  const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
   const rows = await query<{ n: number; project: number }>({
     text: `select distinct x.n::int, v.project
       from unnest($1::smallint[], $2::uuid[]) with ordinality as x(type, id, n) cross join tenant t
       join version v on v.project = t.project and v.type = x.type and v.id = x.id`,
-    values: [list(({ type }) => type), list(({ id }) => id)],
+    values: [arrayLiteral(keys.map(({ type }) => type)), arrayLiteral(keys.map(({ id }) => id))],
   })
   return keys.map((key, i) => {
     const found = rows.filter(({ n }) => n === i + 1).map(({ project }) => project)

@@ -6,7 +6,7 @@
 import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { Cache } from '../../core/cache.ts'
 import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
-import type { Connection } from '../../postgres/statement.ts'
+import { arrayLiteral, type Connection } from '../../postgres/statement.ts'
 import type { RowKey } from './newest.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
@@ -139,17 +139,16 @@ export async function withContents<Row extends VersionRow>(
   if (first !== undefined) recent.note(first, rows.length - missing.length, rows.length)
   const others = new Map<Row, VersionRow>()
   if (missing.length > 0) {
-    const list = (of: (row: Row) => number | string) => `{${missing.map(of).join(',')}}`
     const versions = await connection.query<VersionRow & { n: number }>({
       name: 'contents',
       isPipelined: true,
       perProject: missing.map(({ project }) => project),
       text: CONTENTS(),
       values: [
-        list((row) => row.project),
-        list((row) => row.type),
-        list((row) => row.id),
-        list((row) => row.ver),
+        arrayLiteral(missing.map(({ project }) => project)),
+        arrayLiteral(missing.map(({ type }) => type)),
+        arrayLiteral(missing.map(({ id }) => id)),
+        arrayLiteral(missing.map(({ ver }) => ver)),
       ],
     })
     for (const version of versions) {

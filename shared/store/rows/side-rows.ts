@@ -8,7 +8,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { extractResourceText, type ResourceText } from '../../fhir/searched-text.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Bind } from '../../postgres/statement.ts'
+import { type Bind, arrayLiteral } from '../../postgres/statement.ts'
 import type { CodeRow, RangeRow, StringRow } from '../index/keys.ts'
 
 export interface UniqueKey {
@@ -179,7 +179,7 @@ export function uniqueRows(
     `qx as (select * from ${list})`,
     `qd as (delete from unique_key q using w
     where ${ownRows('q')}
-      and w.n = any(${bind(`{${owners.join(',')}}`, 'int[]')})
+      and w.n = any(${bind(arrayLiteral(owners), 'int[]')})
       and not exists (select 1 from qx where qx.n = w.n and qx.p = q.p and qx.k = q.k))`,
     `qh as (select w.n, q.p, q.k from unique_key q join w on ${ownRows('q')})`,
     `qi as (insert into unique_key (project, type, p, k, id)
@@ -199,13 +199,9 @@ function ownRows(table: string): string {
 function unnest<T>(rows: readonly Listed<T>[], bind: Bind, columns: readonly Column<T>[]): string {
   const lists = columns.map(([, type, value]) => {
     const items = rows.map(({ item }) => value(item))
-    // pg would quote each element of a list; only texts need that.
-    return bind(
-      type === 'text' ? items : `{${items.map((x) => x ?? 'null').join(',')}}`,
-      `${type}[]`,
-    )
+    return bind(type === 'text' ? items : arrayLiteral(items), `${type}[]`)
   })
-  const ns = bind(`{${rows.map(({ n }) => n).join(',')}}`, 'int[]')
+  const ns = bind(arrayLiteral(rows.map(({ n }) => n)), 'int[]')
   const names = columns.map(([name]) => name)
   return `${dialect.unnest(ns, ...lists)} as x(n, ${names.join(', ')})`
 }

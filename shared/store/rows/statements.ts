@@ -16,8 +16,7 @@ import { retryOnConflict } from '../../core/retry.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
 import { SqlError } from '../../postgres/sql-error.ts'
-import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
-import { keysLiteral } from '../index/keys.ts'
+import { type Bind, binder, type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
 import { eventPart, registryEventPart } from './event-rows.ts'
 import {
   codeRows,
@@ -94,8 +93,8 @@ const NOW = `greatest(date_trunc('milliseconds', clock_timestamp()), i.after)`
 
 /** Caps times at now. */
 function timeGiven(times: readonly Listed<Date>[], bind: Bind): string {
-  const numbers = bind(`{${times.map(({ n }) => n).join(',')}}`, 'int[]')
-  const given = bind(`{${times.map(({ item }) => item.toISOString()).join(',')}}`, 'timestamptz[]')
+  const numbers = bind(arrayLiteral(times.map(({ n }) => n)), 'int[]')
+  const given = bind(arrayLiteral(times.map(({ item }) => item)), 'timestamptz[]')
   return `least(${NOW},
     (select g.lu from ${dialect.unnest(numbers, given)} as g(n, lu) where g.n = i.n))`
 }
@@ -212,7 +211,7 @@ function inputRows(writes: readonly Write[], bind: Bind): string {
   }
   const lists = COLUMNS.map(([, type], i) => {
     const column = rows.map((row) => row[i])
-    if (type !== 'text' && type !== 'bigint[]') return bind(literal(column), `${type}[]`)
+    if (type !== 'text' && type !== 'bigint[]') return bind(arrayLiteral(column), `${type}[]`)
     // bigint[] travels as text: unnest would flatten an array of arrays.
     return `string_to_array(${bind(column.join(SEPARATOR), 'text')}, '${SEPARATOR}')`
   })
@@ -225,10 +224,6 @@ function inputRows(writes: readonly Write[], bind: Bind): string {
 
 /** Joins JSON texts without quoting, since they hold no raw control character. */
 const SEPARATOR = '\u0001'
-
-function literal(values: readonly unknown[]): string {
-  return `{${values.map((value) => (value instanceof Date ? value.toISOString() : (value ?? 'null'))).join(',')}}`
-}
 
 function inputRow(write: Write): readonly unknown[] {
   const { rows } = write
@@ -246,7 +241,7 @@ function inputRow(write: Write): readonly unknown[] {
     rows?.dateLow ?? null,
     rows?.dateHigh ?? null,
     rows?.nref ?? null,
-    rows && keysLiteral(rows.keys),
+    rows && arrayLiteral(rows.keys),
     write.sideRows,
     write.event !== undefined && write.event.home === undefined ? write.event.cause : '',
   ]

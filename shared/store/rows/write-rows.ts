@@ -4,7 +4,7 @@ import type { RunLease } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference } from '../../fhir/resource.ts'
 import type { ResourceText } from '../../fhir/searched-text.ts'
-import type { Bind, Connection } from '../../postgres/statement.ts'
+import { type Bind, type Connection, arrayLiteral } from '../../postgres/statement.ts'
 import type { IndexRows } from '../index/indexes.ts'
 import type { EventOrigin } from './event-rows.ts'
 import type { VersionRow } from './rows.ts'
@@ -85,17 +85,16 @@ export interface Written {
 
 /** A condition that holds, or ends the statement with LeaseLost; locks the rows until its end. */
 export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
-  const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
   const owners = bind(
-    list(({ owner }) => owner),
+    arrayLiteral(leases.map(({ owner }) => owner)),
     '"char"[]',
   )
   const runs = bind(
-    list(({ run }) => run),
+    arrayLiteral(leases.map(({ run }) => run)),
     'uuid[]',
   )
   const counts = bind(
-    list(({ token }) => token),
+    arrayLiteral(leases.map(({ token }) => token)),
     'int[]',
   )
   return `(select bool_and(require_run(t.o, t.r, t.k))

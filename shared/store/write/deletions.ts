@@ -8,7 +8,7 @@ import { forbidden, HttpError, notFound, preconditionFailed, RaceLost } from '..
 import { LOST, retryOnConflict } from '../../core/retry.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import type { Connection, Statement } from '../../postgres/statement.ts'
+import { type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
 import { isLegalId, readRow, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
 import { deletionEventPart, eventOrigin } from '../rows/event-rows.ts'
@@ -101,15 +101,15 @@ function heldRuns(deletions: readonly DeletionWrite[], values: unknown[]): strin
 function deletionValues(deletions: readonly DeletionWrite[]): unknown[] {
   const column = <T>(value: (deletion: DeletionWrite) => T) => deletions.map(value)
   return [
-    list(column(({ project }) => project)),
-    list(column(({ type }) => type)),
-    list(column(({ id }) => id)),
-    column(({ vers }) => (vers === undefined ? null : `{${vers.join(',')}}`)),
+    arrayLiteral(column(({ project }) => project)),
+    arrayLiteral(column(({ type }) => type)),
+    arrayLiteral(column(({ id }) => id)),
+    column(({ vers }) => (vers === undefined ? null : arrayLiteral(vers))),
     column(({ metaPrefix }) => metaPrefix),
-    list(column(({ author }) => author ?? null)),
+    arrayLiteral(column(({ author }) => author)),
     column(({ event }) => event?.cause ?? ''),
-    list(column(isFiled)),
-    list(column(({ profileKey }) => profileKey ?? null)),
+    arrayLiteral(column(isFiled)),
+    arrayLiteral(column(({ profileKey }) => profileKey)),
   ]
 }
 
@@ -154,10 +154,6 @@ async function removeAll(
 /** Lock order of rows in all transactions. */
 export function compareRows(a: DeletionWrite | Write, b: DeletionWrite | Write): number {
   return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
-}
-
-function list(values: readonly unknown[]): string {
-  return `{${values.map((value) => value ?? 'null').join(',')}}`
 }
 
 const MEMBERSHIP = 'ProjectMembership'

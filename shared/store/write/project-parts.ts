@@ -10,6 +10,7 @@ import {
   checkMailServer,
   checkMailTarget,
 } from '../../outbound/project-mail.ts'
+import { arrayLiteral } from '../../postgres/statement.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
 import { SEARCH_PARAMETER } from '../rows/custom-parameters.ts'
 import { wantsFullText } from '../rows/side-rows.ts'
@@ -196,7 +197,7 @@ export const reindexPart: WritePart<Reindexed> = {
   sql(rows, bind) {
     const numbers = rows.flatMap(({ item }) => ('project' in item ? [item.project] : []))
     const switched = rows.flatMap(({ item }) => ('switched' in item ? [item.switched] : []))
-    const named = bind(`{${[...new Set(numbers)].join(',')}}`, 'int[]')
+    const named = bind(arrayLiteral(new Set(numbers)), 'int[]')
     if (switched.length === 0)
       return { name: 'reindex', sql: [`p as (${ownParametersJob(named)})`] }
     const projects = `array(select unnest(${named}) union

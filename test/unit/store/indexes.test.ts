@@ -4,9 +4,10 @@ import t from 'tap'
 import { resourceTypes, searchParameters } from '../../../shared/fhir/definitions.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { compileExpression } from '../../../shared/fhirpath/extract.ts'
+import { arrayLiteral } from '../../../shared/postgres/statement.ts'
 import { getIndexPlan, keepsRows, keepsSideRows } from '../../../shared/store/index/index-plan.ts'
 import { deriveIndexes, patientCompartments } from '../../../shared/store/index/indexes.ts'
-import { Keys, keysLiteral } from '../../../shared/store/index/keys.ts'
+import { Keys } from '../../../shared/store/index/keys.ts'
 
 const PROJECT = 7
 const keys = new Keys(Buffer.alloc(32, 5))
@@ -334,7 +335,7 @@ t.test('varies keys by salt, project, type and parameter', async (t) => {
   t.equal(new Set(all).size, all.length)
   t.not(keys.token(1n, 'ab', 'c'), keys.token(1n, 'a', 'bc'))
   t.not(keys.token(1n, undefined, 'c'.repeat(5000)), keys.token(1n, undefined, 'c'.repeat(5001)))
-  t.equal(keysLiteral([-1n, 2n]), '{-1,2}')
+  t.equal(arrayLiteral([-1n, 2n]), '{-1,2}')
 })
 
 t.test('takes a UUID as row id or derives a stable one', async (t) => {

@@ -8,6 +8,7 @@ import { visibleRows, withVisible } from '../../../../shared/access/decisions/gr
 import { plainGrant } from '../../../../shared/access/grant.ts'
 import type { Principal } from '../../../../shared/access/principal.ts'
 import { typeNumber } from '../../../../shared/fhir/definitions.ts'
+import { arrayLiteral } from '../../../../shared/postgres/statement.ts'
 import { parseSearch } from '../../../../shared/search/language/search.ts'
 import { ACCESS_PATHS } from '../../../../shared/search/planner/access-paths.ts'
 import { pageStatement } from '../../../../shared/search/planner/page-statement.ts'
@@ -15,7 +16,6 @@ import { isRare, planQuery } from '../../../../shared/search/planner/prepare.ts'
 import { compilePredicate } from '../../../../shared/search/predicates/compile.ts'
 import { resolveOrder } from '../../../../shared/search/predicates/order.ts'
 import type { PlannedQuery, SortedRow } from '../../../../shared/search/predicates/query.ts'
-import { keysLiteral } from '../../../../shared/store/index/keys.ts'
 import { until } from '../../../fixtures/botica.ts'
 import { countStatements } from '../../../fixtures/store/store.ts'
 import { openPlannedStore } from './planned-store.ts'
@@ -50,7 +50,7 @@ await database.query({
   values: [
     project,
     typeNumber('Patient'),
-    ...[held.self, held.gender, held.active].map(keysLiteral),
+    ...[held.self, held.gender, held.active].map(arrayLiteral),
     PATIENTS,
   ],
 })
@@ -64,7 +64,7 @@ await database.query({
   values: [
     project,
     typeNumber('Observation'),
-    keysLiteral(held.subject),
+    arrayLiteral(held.subject),
     PATIENTS,
     token('Observation', 'status', 'amended'),
     token('Observation', 'status', 'final'),
