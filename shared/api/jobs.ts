@@ -1,7 +1,7 @@
 /** Status, result and cancellation of an AsyncJob, visible to its creator and to admins. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
-import { finishAsyncJob, isOpenJob, JobFinished } from '../bots/async-jobs.ts'
+import { finishAsyncJob, isOpenJob, JobFinished, jobStatusUrl } from '../bots/async-jobs.ts'
 import {
   accepted,
   allOk,
@@ -16,7 +16,7 @@ import { cancelJob as cancelExport, findExport } from '../export/status.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { coversScope } from '../identity/principals.ts'
 import { endImport, findImport, importAsJob } from '../import/jobs.ts'
-import { absoluteUrl, FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
+import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
 import type { FhirContext, FhirReply, FhirRequest, Operation } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { replyWith } from '../rest/read.ts'
@@ -56,7 +56,7 @@ export async function handleJob(
     if (request.method !== 'GET') throw methodNotAllowed('GET')
     return result(await readJob(services, principal, id))
   }
-  const url = statusUrl(services, id)
+  const url = jobStatusUrl(services, id)
   if (request.method === 'DELETE') {
     await cancelJob(services, principal, id)
     return outcomeReply(202, accepted(url), { 'Content-Location': url })
@@ -65,10 +65,6 @@ export async function handleJob(
   const { resource } = await readJob(services, principal, id)
   if (!isOpenJob(resource)) return jsonReply(200, resource)
   return jsonReply(202, resource, { 'Content-Location': url, 'Retry-After': '1' })
-}
-
-function statusUrl(services: Services, id: string): string {
-  return absoluteUrl(services, `job/${id}/status`)
 }
 
 async function readJob({ repository }: Services, principal: Principal, id: string): Promise<Job> {

@@ -9,7 +9,7 @@ import {
   servicePrincipal,
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
-import { allOk, attempt, isAbsent } from '../core/errors.ts'
+import { accepted, allOk, attempt, isAbsent } from '../core/errors.ts'
 import { isObject, type Resource, toObjects } from '../fhir/resource.ts'
 import {
   isFree,
@@ -18,17 +18,24 @@ import {
   releaseLeased,
   updateLeased,
 } from '../postgres/leases.ts'
-import { type Connection, arrayLiteral } from '../postgres/statement.ts'
+import { arrayLiteral, type Connection } from '../postgres/statement.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
+import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import type { FhirReply } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import type { WritePart } from '../store/rows/context.ts'
 import { buryPendingSql, outcomeText } from './dead-runs.ts'
 import { encodeReply } from './execute-reply.ts'
 
-interface NewJob {
+interface StoredJob {
   readonly runId: string
-  readonly status: 'accepted' | 'active'
+  readonly status: 'accepted' | 'active' | 'completed'
   readonly request: string
+  readonly transactionTime?: string
+  readonly output?: Resource
+}
+
+interface NewJob extends StoredJob {
   /** The queue job as JSON text, if the run may be started from it again. */
   readonly job: string | undefined
 }
@@ -52,18 +59,35 @@ export async function createAsyncJob(
 export async function storeAsyncJob(
   { repository }: Services,
   caller: Principal,
-  { runId, status, request }: Omit<NewJob, 'job'>,
+  { runId, ...job }: StoredJob,
 ): Promise<void> {
-  const resource: Resource = {
+  const resource = {
     resourceType: 'AsyncJob',
     id: runId,
-    status,
-    request,
+    ...job,
     requestTime: new Date().toISOString(),
     ...scopeExtension(caller),
   }
   await repository.create(servicePrincipal(caller.project, { profile: caller.profile }), resource, {
     keepId: true,
+  })
+}
+
+export function jobStatusUrl(services: Services, id: string): string {
+  return absoluteUrl(services, `job/${id}/status`)
+}
+
+/** 202 with the status URL. The SDK reads the header, then `diagnostics`; both hold the URL. */
+export function jobReply(
+  services: Services,
+  id: string,
+  headers: Readonly<Record<string, string>> = {},
+): FhirReply {
+  const url = jobStatusUrl(services, id)
+  return outcomeReply(202, accepted(url), {
+    'Content-Location': url,
+    'Retry-After': '1',
+    ...headers,
   })
 }
 

@@ -1,14 +1,14 @@
 /** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL. */
 import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
-import { accepted, badRequest, HttpError, issue, outcome } from '../core/errors.ts'
+import { badRequest, HttpError, issue, outcome } from '../core/errors.ts'
 import type { Acting } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
 import { interrupted } from '../queue/replies.ts'
 import { StreamedAnswer } from '../queue/streams.ts'
 import { readBinaryContent, readWhole } from '../request/binary/content.ts'
 import { acceptedRanges, type Prefer, readPrefer } from '../request/negotiate.ts'
-import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import { absoluteUrl } from '../request/reply.ts'
 import {
   botCallDepth,
   type FhirReply,
@@ -17,7 +17,7 @@ import {
   type OperationCall,
 } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
-import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
+import { createAsyncJob, jobReply, settleAsyncJob } from './async-jobs.ts'
 import {
   botLimits,
   type FoundBot,
@@ -243,14 +243,8 @@ async function runLater(call: RunCall, job: ExecuteJob): Promise<FhirReply> {
   return acceptedReply(services, job, { respondAsync: true, waitMs: undefined })
 }
 
-/** The SDK reads the header, then `diagnostics`; both hold the URL. */
 function acceptedReply(services: Services, job: ExecuteJob, prefer: RunPreferences): FhirReply {
-  const url = absoluteUrl(services, `job/${job.runId}/status`)
-  return outcomeReply(202, accepted(url), {
-    'Content-Location': url,
-    'Retry-After': '1',
-    ...runHeaders(job, preferenceApplied(prefer)),
-  })
+  return jobReply(services, job.runId, runHeaders(job, preferenceApplied(prefer)))
 }
 
 function runHeaders(job: ExecuteJob, applied: string): Record<string, string> {

@@ -3,18 +3,17 @@
  * `$reindex` and `$expunge`. https://hl7.org/fhir/R4/async.html
  */
 import { randomUUID } from 'node:crypto'
-import { type Principal, profileReference, servicePrincipal } from '../access/principal.ts'
+import { profileReference, servicePrincipal } from '../access/principal.ts'
 import { system } from '../access/project-context.ts'
-import { scopeExtension } from '../access/scopes.ts'
 import {
   finishAsyncJob,
   isOver,
   type JobEnd,
+  jobReply,
   startAsyncJob,
   storeAsyncJob,
 } from '../bots/async-jobs.ts'
 import {
-  accepted,
   allOk,
   badRequest,
   forbidden,
@@ -34,7 +33,6 @@ import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
   FhirContext,
   FhirReply,
-  FhirRequest,
   Handle,
   Operation,
   OperationCall,
@@ -99,13 +97,8 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   await storeAsyncJob(services, principal, { runId: id, status: 'accepted', request: url })
   if (!(await offerRequest(services.database, id))) throw unavailable('Database')
   await wakeWorkers(services.bus, 'requests')
-  const statusUrl = absoluteUrl(services, `job/${id}/status`)
   const applied = [preferences.applied, 'respond-async'].filter((item) => item !== '').join(', ')
-  return outcomeReply(202, accepted(statusUrl), {
-    'Content-Location': statusUrl,
-    'Preference-Applied': applied,
-    'Retry-After': '1',
-  })
+  return jobReply(services, id, { 'Preference-Applied': applied })
 }
 
 /** Headers that affect the response; others, such as credentials, are not stored. */
@@ -234,7 +227,8 @@ export async function startUpkeep(
   const { project, profile, membershipId, scope, patient } = principal
   if (membershipId === undefined) throw forbidden()
   const jobId = randomUUID()
-  await createJob(services, principal, { request, id: jobId, state: { status: 'accepted' } })
+  const url = absoluteUrl(services, request.path)
+  await storeAsyncJob(services, principal, { runId: jobId, status: 'accepted', request: url })
   const asked = { homeId: project.id, requester: profile, membershipId, scope, patient }
   const input = { ...asked, projectId, type, id, ...work }
   await addUpkeepJob(database, jobId, { project: project.number, kind, input })
@@ -248,44 +242,14 @@ export async function completedJob({
   request,
 }: Pick<OperationCall, 'services' | 'principal' | 'request'>): Promise<FhirReply> {
   const jobId = randomUUID()
-  await createJob(services, principal, {
-    request,
-    id: jobId,
-    state: {
-      status: 'completed',
-      transactionTime: new Date().toISOString(),
-      output: { resourceType: 'Parameters', parameter: [{ name: 'outcome', resource: allOk }] },
-    },
+  await storeAsyncJob(services, principal, {
+    runId: jobId,
+    status: 'completed',
+    request: absoluteUrl(services, request.path),
+    transactionTime: new Date().toISOString(),
+    output: { resourceType: 'Parameters', parameter: [{ name: 'outcome', resource: allOk }] },
   })
   return jobReply(services, jobId)
-}
-
-interface NewJob {
-  readonly request: FhirRequest
-  readonly id: string
-  readonly state: Readonly<Record<string, unknown>>
-}
-
-async function createJob(
-  services: Services,
-  caller: Principal,
-  { request: { path }, id, state }: NewJob,
-): Promise<void> {
-  const resource = {
-    resourceType: 'AsyncJob',
-    id,
-    request: absoluteUrl(services, path),
-    requestTime: new Date().toISOString(),
-    ...scopeExtension(caller),
-    ...state,
-  }
-  const author = servicePrincipal(caller.project, { profile: caller.profile })
-  await services.repository.create(author, resource, { keepId: true })
-}
-
-function jobReply(services: Services, jobId: string): FhirReply {
-  const url = absoluteUrl(services, `job/${jobId}/status`)
-  return outcomeReply(202, accepted(url), { 'Content-Location': url, 'Retry-After': '1' })
 }
 
 const KEPT_MS = 7 * 24 * 3_600_000
