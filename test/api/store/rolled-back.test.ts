@@ -1,7 +1,6 @@
 /** Imports the rolled back database, since no request can make a single statement fail. */
 import t from 'tap'
-import { rolledBack } from '../../../shared/postgres/rolled-back.ts'
-import { rolledBackRepository } from '../../../shared/store/rolled-back.ts'
+import { rolledBack, rolledBackRepository } from '../../../shared/store/rolled-back.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { failureStatus, openTestStore } from '../../fixtures/store/store.ts'
 
