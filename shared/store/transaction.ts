@@ -1,6 +1,7 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
 
 import type { Principal } from '../access/principal.ts'
+import { type Pending, settle } from '../core/batching.ts'
 import { LOST, retryOnConflict } from '../core/retry.ts'
 import { nextTurn } from '../core/yielding.ts'
 import type { Database } from '../postgres/database.ts'
@@ -12,15 +13,16 @@ import type { StoreContext } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/newest.ts'
 import type { VersionRow } from './rows/rows.ts'
 import { writeStatement } from './rows/statements.ts'
-import type {
-  CheckedReference,
-  Deleted,
-  DeletionWrite,
-  PartWritten,
-  StatementPart,
-  Submit,
-  Write,
-  Written,
+import {
+  type CheckedReference,
+  type Deleted,
+  type DeletionWrite,
+  type PartWritten,
+  rowsByCall,
+  type StatementPart,
+  type Submit,
+  type Write,
+  type Written,
 } from './rows/write-rows.ts'
 import { setsPatientAccounts } from './write/authorize.ts'
 import { conditionKey } from './write/conditional.ts'
@@ -228,12 +230,6 @@ const PORTION = 32
 /** Larger statements need their own plan: the generic one expects few rows. */
 const NAMED_ROWS = 20
 
-interface Waiting<Call, Answer> {
-  readonly call: Call
-  resolve(answer: Answer): void
-  reject(error: unknown): void
-}
-
 /** `alone`: one statement per write, so that each failure finds its owner. */
 class StatementGroup implements Group {
   readonly #connection: Connection
@@ -242,9 +238,9 @@ class StatementGroup implements Group {
   #hasFailed = false
   #failure: unknown
   #afterWrites = () => {}
-  readonly #reads: Waiting<RowKey, VersionRow | undefined>[] = []
-  readonly #deletions: Waiting<DeletionWrite, readonly Deleted[]>[] = []
-  readonly #writes: Waiting<Write, readonly Written[]>[] = []
+  readonly #reads: Pending<RowKey, VersionRow | undefined>[] = []
+  readonly #deletions: Pending<DeletionWrite, readonly Deleted[]>[] = []
+  readonly #writes: Pending<Write, readonly Written[]>[] = []
   readonly fetch: Fetch = (key) => this.#wait(this.#reads, key)
   readonly submit: Submit = (write) => this.#wait(this.#writes, write)
   readonly remove: Group['remove'] = (deletion) => this.#wait(this.#deletions, deletion)
@@ -285,9 +281,9 @@ class StatementGroup implements Group {
     return results
   }
 
-  #wait<Call, Answer>(list: Waiting<Call, Answer>[], call: Call): Promise<Answer> {
+  #wait<Call, Answer>(list: Pending<Call, Answer>[], item: Call): Promise<Answer> {
     return new Promise((resolve, reject) => {
-      list.push({ call, resolve, reject })
+      list.push({ item, resolve, reject })
       this.#sendWhenAllWait()
     })
   }
@@ -300,22 +296,22 @@ class StatementGroup implements Group {
     else void this.#sendWrites(this.#deletions.splice(0), this.#writes.splice(0))
   }
 
-  async #sendReads(asked: Waiting<RowKey, VersionRow | undefined>[]): Promise<void> {
+  async #sendReads(asked: Pending<RowKey, VersionRow | undefined>[]): Promise<void> {
     await this.#answer(asked, (calls) => fetchAll(this.#connection, calls))
   }
 
   async #sendWrites(
-    removed: Waiting<DeletionWrite, readonly Deleted[]>[],
-    written: Waiting<Write, readonly Written[]>[],
+    removed: Pending<DeletionWrite, readonly Deleted[]>[],
+    written: Pending<Write, readonly Written[]>[],
   ): Promise<void> {
     if (this.#hasFailed) {
       for (const { reject } of [...removed, ...written]) reject(new Abandoned())
       return
     }
     // FHIR's order of verbs, and one row order for all transactions: https://hl7.org/fhir/R4/http.html#trules
-    const inserts = written.filter(({ call }) => call.kind === 'insert')
-    const { givers = [], others = [] } = Object.groupBy(inserts, ({ call }) =>
-      setsPatientAccounts(call) ? 'givers' : 'others',
+    const inserts = written.filter(({ item }) => item.kind === 'insert')
+    const { givers = [], others = [] } = Object.groupBy(inserts, ({ item }) =>
+      setsPatientAccounts(item) ? 'givers' : 'others',
     )
     const kinds = [
       () => this.#answerAll(removed, (calls) => this.#sendDeletions(calls)),
@@ -324,7 +320,7 @@ class StatementGroup implements Group {
       () => this.#answerAll(others, (calls) => this.#sendRows(calls)),
       () =>
         this.#answerAll(
-          written.filter(({ call }) => call.kind === 'update'),
+          written.filter(({ item }) => item.kind === 'update'),
           (calls) => this.#sendRows(calls),
         ),
     ]
@@ -338,25 +334,22 @@ class StatementGroup implements Group {
   }
 
   async #sendDeletions(calls: readonly DeletionWrite[]) {
-    const rows = await this.#connection.query<Deleted>(deleteStatement(calls))
-    const found = Map.groupBy(rows, ({ n }) => n)
-    return calls.map((_, i) => found.get(i + 1) ?? [])
+    return rowsByCall(await this.#connection.query<Deleted>(deleteStatement(calls)), calls)
   }
 
   async #sendRows(calls: readonly Write[]) {
     const { name, ...statement } = writeStatement(calls)
     const isNamed = name !== undefined && calls.length <= NAMED_ROWS
     const rows = await this.#connection.query<Written>(isNamed ? { name, ...statement } : statement)
-    const found = Map.groupBy(rows, ({ n }) => n)
-    return calls.map((_, i) => found.get(i + 1) ?? [])
+    return rowsByCall(rows, calls)
   }
 
   async #answerAll<Call extends DeletionWrite | Write, Answer>(
-    list: Waiting<Call, Answer>[],
+    list: Pending<Call, Answer>[],
     send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
   ): Promise<void> {
     if (list.length === 0) return
-    const sorted = list.toSorted((a, b) => compareRows(a.call, b.call))
+    const sorted = list.toSorted((a, b) => compareRows(a.item, b.item))
     if (!this.#alone) return this.#answer(sorted, send)
     for (const one of sorted) {
       if (this.#hasFailed) one.reject(new Abandoned())
@@ -365,22 +358,21 @@ class StatementGroup implements Group {
   }
 
   async #answer<Call, Answer>(
-    list: readonly Waiting<Call, Answer>[],
+    list: readonly Pending<Call, Answer>[],
     send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
   ): Promise<void> {
-    try {
-      const answers = await send(list.map(({ call }) => call))
-      list.forEach(({ resolve }, i) => {
-        resolve(answers[i] as Answer)
-      })
-    } catch (error) {
-      // Statements behind a failed one are rejected with its error.
-      const isEcho = error === this.#failure
-      this.#hasFailed = true
-      this.#failure ??= error
-      const isRefused = error instanceof SqlError && list.length > 1
-      const refused = isRefused ? new GroupRefused(error.message, { cause: error }) : error
-      for (const { reject } of list) reject(isEcho ? new Abandoned() : refused)
-    }
+    await settle(list, async (calls) => {
+      try {
+        return await send(calls)
+      } catch (error) {
+        // Statements behind a failed one are rejected with its error.
+        const isEcho = error === this.#failure
+        this.#hasFailed = true
+        this.#failure ??= error
+        if (isEcho) throw new Abandoned()
+        const isRefused = error instanceof SqlError && calls.length > 1
+        throw isRefused ? new GroupRefused(error.message, { cause: error }) : error
+      }
+    })
   }
 }

@@ -16,7 +16,13 @@ import { retryOnConflict } from '../../core/retry.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
 import { SqlError } from '../../postgres/sql-error.ts'
-import { type Bind, binder, type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
+import {
+  arrayLiteral,
+  type Bind,
+  binder,
+  type Connection,
+  type Statement,
+} from '../../postgres/statement.ts'
 import { eventPart, registryEventPart } from './event-rows.ts'
 import {
   codeRows,
@@ -33,6 +39,7 @@ import {
 import {
   type PartRow,
   type PartSql,
+  rowsByCall,
   runLeasesHeldSql,
   type Submit,
   type Write,
@@ -265,9 +272,9 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
       try {
         const writes = batch.map(({ item }) => item)
         const rows = await connection.query<Written>(writeStatement(writes))
-        const found = Map.groupBy(rows, (row) => row.n)
+        const found = rowsByCall(rows, batch)
         batch.forEach(({ resolve }, i) => {
-          resolve(found.get(i + 1) ?? [])
+          resolve(found[i] ?? [])
         })
       } catch (error) {
         // Without a response the commit state is unknown: do not write again.

@@ -4,7 +4,7 @@ import type { RunLease } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference } from '../../fhir/resource.ts'
 import type { ResourceText } from '../../fhir/searched-text.ts'
-import { type Bind, type Connection, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, type Bind, type Connection } from '../../postgres/statement.ts'
 import type { IndexRows } from '../index/indexes.ts'
 import type { EventOrigin } from './event-rows.ts'
 import type { VersionRow } from './rows.ts'
@@ -83,20 +83,20 @@ export interface Written {
   readonly hasEvents: boolean
 }
 
+/** Returns the rows of each call of a statement; `n` is the place of their call, from 1. */
+export function rowsByCall<Row extends { readonly n: number }>(
+  rows: readonly Row[],
+  calls: readonly unknown[],
+): readonly (readonly Row[])[] {
+  const found = Map.groupBy(rows, ({ n }) => n)
+  return calls.map((_, i) => found.get(i + 1) ?? [])
+}
+
 /** A condition that holds, or ends the statement with LeaseLost; locks the rows until its end. */
 export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
-  const owners = bind(
-    arrayLiteral(leases.map(({ owner }) => owner)),
-    '"char"[]',
-  )
-  const runs = bind(
-    arrayLiteral(leases.map(({ run }) => run)),
-    'uuid[]',
-  )
-  const counts = bind(
-    arrayLiteral(leases.map(({ token }) => token)),
-    'int[]',
-  )
+  const owners = bind(arrayLiteral(leases.map(({ owner }) => owner)), '"char"[]')
+  const runs = bind(arrayLiteral(leases.map(({ run }) => run)), 'uuid[]')
+  const counts = bind(arrayLiteral(leases.map(({ token }) => token)), 'int[]')
   return `(select bool_and(require_run(t.o, t.r, t.k))
     from (select distinct * from unnest(${owners}, ${runs}, ${counts}) as t(o, r, k)) t)`
 }

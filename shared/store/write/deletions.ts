@@ -8,7 +8,7 @@ import { forbidden, HttpError, notFound, preconditionFailed, RaceLost } from '..
 import { LOST, retryOnConflict } from '../../core/retry.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, type Connection, type Statement } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
 import { isLegalId, readRow, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
 import { deletionEventPart, eventOrigin } from '../rows/event-rows.ts'
@@ -17,6 +17,7 @@ import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
 import {
   type Deleted,
   type DeletionWrite,
+  rowsByCall,
   runLeasesHeldSql,
   type Write,
 } from '../rows/write-rows.ts'
@@ -144,8 +145,8 @@ async function removeAll(
     const rows = await connection.query<Deleted>(
       deleteStatement(now.map(({ deletion }) => deletion)),
     )
-    const found = Map.groupBy(rows, ({ n }) => n)
-    for (const [i, { place }] of now.entries()) answers[place] = found.get(i + 1) ?? []
+    const found = rowsByCall(rows, now)
+    for (const [i, { place }] of now.entries()) answers[place] = found[i] ?? []
     left = later
   }
   return answers
