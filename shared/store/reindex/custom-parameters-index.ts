@@ -7,12 +7,7 @@ import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { hasRows } from '../../postgres/statement.ts'
 import type { StoreContext } from '../rows/context.ts'
-import {
-  type OwnVersions,
-  ownParametersFrom,
-  ownVersionsSql,
-  readVersions,
-} from '../rows/custom-parameters.ts'
+import { ownParametersFrom, readOwnVersions, readVersions } from '../rows/custom-parameters.ts'
 import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import { type ReindexPosition, reindexPage } from './reindex.ts'
 
@@ -107,12 +102,8 @@ interface State {
 }
 
 async function readState({ connection }: StoreContext, project: number): Promise<State> {
-  const [row] = await connection.query<OwnVersions>({
-    name: 'own-parameters',
-    text: `select ${ownVersionsSql('$1::int')}`,
-    values: [project],
-  })
-  const { parameters = [], indexed = [], full_text = null } = row ?? {}
+  const versions = await readOwnVersions(connection, project)
+  const { parameters = [], indexed = [], full_text = null } = versions ?? {}
   const resources = await readVersions(connection, project, parameters)
   const own = ownParametersFrom(resources, new Set(indexed), full_text)
   const wanted = new Set([...parameterStamps(own), ...(full_text === null ? [] : [full_text])])

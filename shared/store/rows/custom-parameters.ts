@@ -58,6 +58,18 @@ export const ownVersionsSql = (project: string): string => `
     where x.project = ${project}) as indexed,
   (select '${FULL_TEXT_ID}/' || x.full_text from tenant x where x.project = ${project}) as full_text`
 
+export async function readOwnVersions(
+  connection: Connection,
+  project: number,
+): Promise<OwnVersions | undefined> {
+  const [row] = await connection.query<OwnVersions>({
+    name: 'own-parameters',
+    text: `select ${ownVersionsSql('$1::int')}`,
+    values: [project],
+  })
+  return row
+}
+
 export function openOwnParameters(database: Database): OwnParametersReader {
   const known = new Cache<string, OwnParameters>({ name: 'compiled-parameters', max: 2_000 })
 
@@ -74,11 +86,7 @@ export function openOwnParameters(database: Database): OwnParametersReader {
   }
 
   const now: OwnParametersReader['now'] = async (connection, project) => {
-    const [row] = await connection.query<OwnVersions>({
-      name: 'own-parameters',
-      text: `select ${ownVersionsSql('$1::int')}`,
-      values: [project],
-    })
+    const row = await readOwnVersions(connection, project)
     return row && compiled(connection, project, row)
   }
 

@@ -8,7 +8,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { extractResourceText, type ResourceText } from '../../fhir/searched-text.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { type Bind, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import type { CodeRow, RangeRow, StringRow } from '../index/keys.ts'
 
 export interface UniqueKey {
@@ -88,8 +88,8 @@ export function holdAccounts(project: string, ids: string): string {
       and ${HOLDS_ACCOUNTS})`
 }
 
-/** Must match the predicate of the index account_holder. */
-const HOLDS_ACCOUNTS = `v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%'`
+/** Condition on version `v`. Must match the predicate of the index account_holder. */
+export const HOLDS_ACCOUNTS = `v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%'`
 
 export function stringRows(
   rows: readonly Listed<StringRow>[],

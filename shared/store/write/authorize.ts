@@ -27,6 +27,7 @@ import {
 } from '../rows/context.ts'
 import { readOwnParameters } from '../rows/custom-parameters.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'
+import { HOLDS_ACCOUNTS } from '../rows/side-rows.ts'
 import type { WriteOptions } from '../rows/version.ts'
 import type { Write } from '../rows/write-rows.ts'
 
@@ -194,8 +195,7 @@ async function holdersAmong(
     name: 'account-holders',
     text: `select x.id::text from unnest($2::uuid[]) with ordinality as x(id, n)
       where exists (select 1 from version v
-        where v.project = $1 and v.type = ${typeNumber(PATIENT)} and v.id = x.id
-        and v.meta_ext like '%"accounts":%') order by x.n`,
+        where v.project = $1 and v.id = x.id and ${HOLDS_ACCOUNTS}) order by x.n`,
     values: [project, patients],
   })
   return rows.map(({ id }) => id)
