@@ -1,5 +1,7 @@
 /** Gauges that are read at each scrape, of web and worker. */
+import { readFileSync } from 'node:fs'
 import { Gauge, type Registry } from 'prom-client'
+import { attempt } from './errors.ts'
 
 export type Labels = Readonly<Record<string, string>>
 /** Values of equal labels are added. */
@@ -27,4 +29,13 @@ export function gauges(registry: Registry) {
       },
     })
   }
+}
+
+/**
+ * Returns the proportional set size in bytes, in which a page that processes share counts once among them; undefined
+ * on other systems. https://www.man7.org/linux/man-pages/man5/proc_pid_smaps.5.html
+ */
+export function readPssBytes(): number | undefined {
+  const text = attempt(() => readFileSync('/proc/self/smaps_rollup', 'latin1'))
+  return text === undefined ? undefined : Number(/^Pss:\s+(\d+) kB/m.exec(text)?.[1]) * 1024
 }

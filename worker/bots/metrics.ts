@@ -1,7 +1,6 @@
 /** The worker's metrics; web's /metrics shows those of all workers. */
 import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
-import { gauges, type Labels } from '../../shared/core/gauges.ts'
-import { readPssBytes } from '../../shared/core/memory.ts'
+import { gauges, type Labels, readPssBytes } from '../../shared/core/gauges.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { ExecutorsStats } from './executors.ts'
