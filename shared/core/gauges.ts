@@ -5,7 +5,7 @@ import { attempt } from './errors.ts'
 
 export type Labels = Readonly<Record<string, string>>
 /** Values of equal labels are added. */
-export type Values = readonly (readonly [Labels, number])[]
+type Values = readonly (readonly [Labels, number])[]
 
 /** Returns a function that registers a gauge. Its values are those that `read` returns. */
 export function gauges(registry: Registry) {

@@ -53,7 +53,7 @@ import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
 /** The resource that a query is about. */
-export interface Root {
+interface Root {
   readonly type: string
   readonly id: string
 }

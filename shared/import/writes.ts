@@ -23,7 +23,7 @@ import { type ImportProgress, type LeasedImportPart, savePartProgress } from './
 /** A plan failed: an id is taken, or the state has changed. */
 class PlansRefused extends Error {}
 
-export interface WrittenPart extends LeasedImportPart {
+interface WrittenPart extends LeasedImportPart {
   /** Receives lines with missing targets; without it they are refused. */
   readonly late?: LateLines
 }

@@ -64,10 +64,7 @@ export function restEvent(
 }
 
 /** The caller, and the membership that granted the rights, possibly another one. */
-export function auditAgents({
-  profile,
-  membershipId,
-}: Pick<Principal, 'profile' | 'membershipId'>) {
+function auditAgents({ profile, membershipId }: Pick<Principal, 'profile' | 'membershipId'>) {
   const asker = { who: { reference: profile ?? 'system' }, requestor: true }
   if (membershipId === undefined) return [asker]
   return [asker, { who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]

@@ -73,7 +73,7 @@ export interface AccessPath {
   readonly sql: (planned: PlannedQuery, most: string, bind: Bind) => string
 }
 
-export function estimateRows(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
+function estimateRows(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
   return typeNumbers.reduce((sum, number) => sum + statistics.typeRows(project, number), 0)
 }
 
