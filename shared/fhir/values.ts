@@ -225,7 +225,7 @@ export function plainWords(text: string): string {
 
 export const ASCII = /^[\x20-\x7e]*$/
 
-/** FHIR dates as half-open ranges [low, high) of epoch milliseconds. https://hl7.org/fhir/R4/search.html#date */
+// FHIR dates as half-open ranges [low, high) of epoch milliseconds. https://hl7.org/fhir/R4/search.html#date
 
 export interface DateRange {
   readonly low: number

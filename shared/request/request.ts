@@ -169,10 +169,8 @@ export type Route =
 /** Method and path below the FHIR base. Errors: 404 unknown path or operation, 400 unknown type, 405 with Allow. */
 export type FindRoute = (method: string, path: string) => Route
 
-/**
- * The words of the description of the API: a line for each call, by method and path. A field is written as
- * `type: meaning`, with `!` behind the type where it is required.
- */
+// The words of the description of the API: a line for each call, by method and path. A field is written as
+// `type: meaning`, with `!` behind the type where it is required.
 
 /**
  * `text` is any primitive with a JSON string; `reference` also accepts a Reference, `token` a search token, Coding or

@@ -305,9 +305,10 @@ function estimated(query: URLSearchParams): URLSearchParams {
   return changed
 }
 
-/** Fallback to standard definitions, which are not stored in Projects */
-
-/** Returns matches of `StructureDefinition?url=…`, `SearchParameter?base=…` and similar searches, on all pages. */
+/**
+ * Returns the standard definitions, which no Project stores, that `StructureDefinition?url=…`, `SearchParameter?base=…`
+ * and similar searches match, on all pages.
+ */
 function standardDefinitions(
   { services, principal }: CallerContext,
   request: SearchRequest,

@@ -129,7 +129,6 @@ function usedMs(): number {
 }
 
 /** A log with a live listener, polled for new lines. */
-
 export interface FollowedLog {
   look(): void
   /** Returns the unsent part of the whole log. */

@@ -318,7 +318,7 @@ function urnKey(urn: string): string {
   return urn.replaceAll(/%3A/gi, ':').toLowerCase()
 }
 
-/** Conditional references to the same bundle are resolved last. https://hl7.org/fhir/R4/http.html#trules */
+// Conditional references to the same bundle are resolved last. https://hl7.org/fhir/R4/http.html#trules
 
 /** Created resources as `Type/id`, by the criteria that match them. */
 type Made = ReadonlyMap<string, readonly string[]>

@@ -290,9 +290,10 @@ export function failedEntry(
   return { status: 500, outcome: JSON.stringify(failure) }
 }
 
-/** Deadline of a batch or transaction: cancels searches, GraphQL and bots; a write ends by its statement timeout. */
-
-/** For asynchronous requests, `late` never aborts. */
+/**
+ * Deadline of a batch or transaction: cancels searches, GraphQL and bots; a write ends by its statement timeout. For
+ * asynchronous requests, `late` never aborts.
+ */
 export async function withDeadline<T>(
   outer: FhirContext,
   work: (inner: FhirContext, late: AbortSignal) => Promise<T>,
