@@ -3,7 +3,6 @@ import { may } from '../access/policy.ts'
 import { unlinked } from '../access/project-context.ts'
 import {
   allOk,
-  badRequest,
   forbidden,
   HttpError,
   type Issue,
@@ -19,6 +18,7 @@ import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
+import { requireMatchedId } from '../store/write/conditional.ts'
 import { afterDeletion, afterDeletions, writeAudited } from './audited-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
@@ -43,10 +43,7 @@ export async function createConditional(
     const written = mayAskBots(context)
       ? await createAsking(inside, resource, condition)
       : await inside.services.repository.createConditional(principal, resource, condition)
-    const isMatch = written.outcome !== 'created'
-    if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
-      throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
-    }
+    if (written.outcome !== 'created') requireMatchedId(resource.id, written)
     return finishWrite(inside, written, warnings)
   })
 }

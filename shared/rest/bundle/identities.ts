@@ -17,6 +17,7 @@ import type { FhirContext } from '../../request/request.ts'
 import type { SearchRequest } from '../../search/language/search-request.ts'
 import { normalId } from '../../store/rows/context.ts'
 import type { Version } from '../../store/rows/version.ts'
+import { requireMatchedId, requireUpdateAsCreate } from '../../store/write/conditional.ts'
 import { mostDeletions } from '../conditional.ts'
 import {
   conditionalReferences,
@@ -184,7 +185,9 @@ function matched(
   if (found?.status !== 'fulfilled') throw found?.reason
   const [match, second] = found.value.versions
   if (second !== undefined) throw severalMatches(entry)
-  if (match !== undefined) requireMatchedId(entry, match)
+  if (match !== undefined && entry.route.kind === 'conditional-update') {
+    requireMatchedId(entry.resource?.id, match)
+  }
   const identity =
     match === undefined
       ? unmatched(context, plan, type)
@@ -205,19 +208,8 @@ function unmatched(context: FhirContext, plan: EntryPlan, type: string): Identit
   }
   const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
   if (typeof chosen !== 'string') return fresh(type, plan)
-  const { isSuperAdmin, project } = context.principal
-  if (!isSuperAdmin && !project.updateAsCreate) {
-    throw badRequest('Cannot perform create as update with client-assigned ID')
-  }
+  requireUpdateAsCreate(context.principal)
   return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
-}
-
-/** Errors: 400 when an update has another id than the match. */
-function requireMatchedId({ route, resource }: Entry, { type, id }: Version): void {
-  const sent = route.kind === 'conditional-update' ? resource?.id : undefined
-  if (sent !== undefined && normalId(sent) !== id) {
-    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
-  }
 }
 
 function severalMatches(entry: Entry): HttpError {

@@ -69,7 +69,7 @@ export async function updateConditional(
 ): Promise<WriteResult> {
   requireAllowed(principal, resource.resourceType, 'update')
   const overwrite = (inner: StoreContext, match: Version) => {
-    requireMatchedId(resource, match)
+    requireMatchedId(resource.id, match)
     const check = async (live: Version | undefined) => {
       if (live?.ver === match.ver) return
       const newest = await findOne(inner, principal, condition)
@@ -98,9 +98,7 @@ export async function updateConditional(
       if (resource.id === undefined || options.keepId) {
         return create(inner, principal, resource, options)
       }
-      if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
-        throw badRequest('Cannot perform create as update with client-assigned ID')
-      }
+      requireUpdateAsCreate(principal)
       return update(inner, principal, resource, options)
     },
   })
@@ -200,8 +198,16 @@ export function conditionKey(
   return BigInt.asIntN(64, first + (BigInt.asUintN(64, key) % LOCKS_OF_PROJECT))
 }
 
-function requireMatchedId(resource: Resource, match: Version): void {
-  if (resource.id !== undefined && normalId(resource.id) !== match.id) {
-    throw badRequest('Resource ID did not match resolved ID', `${resource.resourceType}.id`)
+/** Errors: 400 when the resource was sent with another id than the match has. */
+export function requireMatchedId(sent: string | undefined, { type, id }: Version): void {
+  if (sent !== undefined && normalId(sent) !== id) {
+    throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
+  }
+}
+
+/** Errors: 400 unless the client may choose the id of a resource that a conditional update creates. */
+export function requireUpdateAsCreate({ isSuperAdmin, project }: Principal): void {
+  if (!isSuperAdmin && !project.updateAsCreate) {
+    throw badRequest('Cannot perform create as update with client-assigned ID')
   }
 }
