@@ -39,7 +39,7 @@ import { equals, find, searchFor } from '../store/lookups.ts'
 import type { Transaction } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import type { Guard } from '../store/transaction.ts'
+import type { TransactionLocks } from '../store/transaction.ts'
 import { requireValid } from '../validation/validate.ts'
 import { defaultPolicy } from './default-policies.ts'
 import { defined } from './fields.ts'
@@ -98,7 +98,7 @@ async function enrol(services: Services, inviter: Inviter, enrollee: Enrollee): 
 function enrollmentLocks(
   { project }: Inviter,
   { resourceType, email, externalId }: Enrollee,
-): Guard {
+): TransactionLocks {
   const byEmail =
     email === undefined
       ? []

@@ -28,7 +28,7 @@ import {
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 import type { Deletion, WriteOptions, WriteResult } from '../store/rows/version.ts'
-import type { Guard } from '../store/transaction.ts'
+import type { TransactionLocks } from '../store/transaction.ts'
 import {
   createSocketSubscription,
   deleteSocketSubscription,
@@ -89,7 +89,7 @@ export async function createTogether(
   context: FhirContext,
   made: readonly Resource[],
   check: (inside: Repository) => Promise<void> = async () => {},
-  guard?: Guard,
+  locks?: TransactionLocks,
 ): Promise<readonly Written[]> {
   const { services, principal, request } = context
   await charge(services, principal, { request, units: WRITE * made.length })
@@ -107,7 +107,7 @@ export async function createTogether(
       written.push({ version, warnings })
     }
     return written
-  }, guard)
+  }, locks)
 }
 
 export interface ReadVersion {
@@ -124,7 +124,7 @@ export async function changeTogether(
   context: FhirContext,
   { updates, deletions }: Readonly<Record<'updates' | 'deletions', readonly ReadVersion[]>>,
   check: (inside: Repository) => Promise<void>,
-  guard: Guard,
+  locks: TransactionLocks,
 ): Promise<{ readonly updated: readonly Written[] }> {
   const { services, principal, request } = context
   await charge(services, principal, {
@@ -156,7 +156,7 @@ export async function changeTogether(
       )
     }
     return { updated, deleted }
-  }, guard)
+  }, locks)
   await afterDeletions(context, deleted)
   return { updated }
 }

@@ -17,11 +17,11 @@ import { createFetch, fetchTogether } from './rows/newest.ts'
 import type { Deletion, WriteOptions, WriteResult } from './rows/version.ts'
 import {
   type Failed,
-  type Guard,
   type Inner,
   lockedKeys,
-  runGuardedTransaction,
+  runLockedTransaction,
   runParallel,
+  type TransactionLocks,
 } from './transaction.ts'
 import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
 import { remove, removeTogether } from './write/deletions.ts'
@@ -166,16 +166,16 @@ export class Repository extends Reads {
   }
 
   /** All or nothing. Serialization failures are retried up to three times, then 409. */
-  transaction<T>(work: (inside: Transaction) => Promise<T>, guard?: Guard): Promise<T> {
+  transaction<T>(work: (inside: Transaction) => Promise<T>, locks?: TransactionLocks): Promise<T> {
     if (this.#places === undefined) throw new Error('A transaction opens its own part')
     const { database, replicas } = this.#places
-    const done = runGuardedTransaction(
+    const done = runLockedTransaction(
       database,
       this.store,
       (inner) => work(new Transaction(inner)),
-      guard,
+      locks,
     )
-    return replicas === undefined ? done : marked(replicas, guard?.principal, done)
+    return replicas === undefined ? done : marked(replicas, locks?.principal, done)
   }
 
   #write<T>(principal: Principal, work: (store: StoreContext) => Promise<T>): Promise<T> {
@@ -196,10 +196,10 @@ export class Transaction extends Repository {
 
   override async transaction<T>(
     work: (inside: Transaction) => Promise<T>,
-    guard?: Guard,
+    locks?: TransactionLocks,
   ): Promise<T> {
-    const locks = guard === undefined ? [] : lockedKeys(this.store, guard)
-    if (locks.length > 0) await this.store.connection.query(lockStatement(locks))
+    const keys = locks === undefined ? [] : lockedKeys(this.store, locks)
+    if (keys.length > 0) await this.store.connection.query(lockStatement(keys))
     return work(this)
   }
 

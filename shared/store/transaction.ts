@@ -30,7 +30,7 @@ import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
 
 /** Conditions that must not be decided concurrently by equal conditional writes. */
-export interface Guard {
+export interface TransactionLocks {
   readonly principal: Principal
   readonly conditions: readonly SearchRequest[]
   /** All reads see one snapshot; otherwise each statement has its own. */
@@ -46,18 +46,18 @@ export interface Inner {
 }
 
 /** Serializes equal conditions in this process first, then in PostgreSQL. */
-export async function runGuardedTransaction<T>(
+export async function runLockedTransaction<T>(
   database: Database,
   store: StoreContext,
   work: (inner: Inner) => Promise<T>,
-  guard: Guard | undefined,
+  locks: TransactionLocks | undefined,
 ): Promise<T> {
-  const locks = guard === undefined ? [] : lockedKeys(store, guard)
+  const keys = locks === undefined ? [] : lockedKeys(store, locks)
   // A rejected group runs again with a statement per write, to find the one that fails.
   let alone = false
   const run = () =>
     retryOnConflict<T>(async () => {
-      const options = { locks, oneState: guard?.oneState ?? false, alone }
+      const options = { locks: keys, oneState: locks?.oneState ?? false, alone }
       try {
         return await inTransaction(database, store, work, options)
       } catch (error) {
@@ -66,7 +66,7 @@ export async function runGuardedTransaction<T>(
         return LOST
       }
     })
-  return withTurns(store, locks, run)
+  return withTurns(store, keys, run)
 }
 
 /** Takes the turns in this order, holds all of them during `work`. */
@@ -80,7 +80,7 @@ function withTurns<T>(
 }
 
 /** Sorted, to prevent deadlocks. */
-export function lockedKeys(store: StoreContext, { principal, conditions }: Guard): bigint[] {
+export function lockedKeys(store: StoreContext, { principal, conditions }: TransactionLocks): bigint[] {
   const keys = new Set(conditions.map((condition) => conditionKey(store, principal, condition)))
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }

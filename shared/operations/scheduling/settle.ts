@@ -9,7 +9,7 @@ import { changeTogether, type ReadVersion } from '../../rest/write.ts'
 import { equals, find, searchFor } from '../../store/lookups.ts'
 import type { Repository } from '../../store/repository.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
-import type { Guard } from '../../store/transaction.ts'
+import type { TransactionLocks } from '../../store/transaction.ts'
 import { writtenReply } from './book.ts'
 
 /** Statuses of an Appointment that takes the time of its Slots; a proposed one does not. */
@@ -129,7 +129,7 @@ function ofSlot({ resource }: ReadVersion) {
 }
 
 /** Serializes the changes of the Appointments of a Slot. */
-function slotLocks({ principal }: OperationCall, slots: readonly ReadVersion[]): Guard {
+function slotLocks({ principal }: OperationCall, slots: readonly ReadVersion[]): TransactionLocks {
   const conditions = slots.map((slot) => searchFor('Appointment', [ofSlot(slot)], 1, []))
   return { principal: systemPrincipal(principal.project), conditions, oneState: false }
 }

@@ -148,8 +148,8 @@ async function createMissing(
     })
     return transaction.runParallel(pieces, (_, error) => error)
   }
-  const guard = { principal, conditions, oneState: false }
-  const made = await services.repository.transaction(create, guard).catch(() => undefined)
+  const locks = { principal, conditions, oneState: false }
+  const made = await services.repository.transaction(create, locks).catch(() => undefined)
   if (made !== undefined) for (const target of used) steps[0]?.identities.used.add(target)
   return made
 }

@@ -247,11 +247,11 @@ t.test('retries a snapshot transaction after a write conflict', async (t) => {
 
 t.test('releases condition locks at the end of the transaction, on any outcome', async (t) => {
   const mrn = randomUUID()
-  const guard = { principal: member, conditions: [byMrn(mrn)], oneState: true }
+  const locks = { principal: member, conditions: [byMrn(mrn)], oneState: true }
   const failure = repository.transaction(async (inner) => {
     await inner.search(member, byMrn(mrn))
     await inner.read(member, 'Patient', randomUUID())
-  }, guard)
+  }, locks)
   t.equal(await failureStatus(failure), 404)
   const other = await openTestStore(t)
   const written = await Promise.all(
