@@ -82,7 +82,7 @@ export interface Preferences {
 export type CallerContext = Pick<FhirContext, 'services' | 'principal'>
 
 /** Uses another Repository, such as one in a transaction. */
-export function through<T extends CallerContext>(asking: T, repository: Repository): T {
+export function withRepository<T extends CallerContext>(asking: T, repository: Repository): T {
   return { ...asking, services: { ...asking.services, repository } }
 }
 
@@ -90,7 +90,7 @@ export function through<T extends CallerContext>(asking: T, repository: Reposito
 export async function forReads<T extends CallerContext>(asking: T): Promise<T> {
   const { repository } = asking.services
   const reads = await repository.forReads(asking.principal)
-  return reads === repository ? asking : through(asking, reads)
+  return reads === repository ? asking : withRepository(asking, reads)
 }
 
 export type Returned = 'representation' | 'minimal' | 'OperationOutcome'

@@ -11,7 +11,7 @@ import { addMail, type Mail } from '../outbound/mails.ts'
 import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
 import { readUser } from '../projects/users.ts'
 import { changedFields, recordChange } from '../request/admin-audit.ts'
-import { type CallerContext, type FhirContext, through } from '../request/request.ts'
+import { type CallerContext, type FhirContext, withRepository } from '../request/request.ts'
 import { readRegistry } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
 import { maskedFor, parseVersion } from '../store/rows/rows.ts'
@@ -31,7 +31,7 @@ export function writeAudited<T>(
 ): Promise<T> {
   const { services, principal } = context
   if (!isAudited(principal, type)) return write(context)
-  return services.repository.transaction((inside) => write(through(context, inside)))
+  return services.repository.transaction((inside) => write(withRepository(context, inside)))
 }
 
 /** Adds the AuditEvent of a write; voids unproven credentials of a new member. */

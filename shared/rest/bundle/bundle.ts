@@ -5,7 +5,7 @@ import { HttpError, OffloadRequired, outcome, TransactionConflict } from '../../
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { undoable } from '../../request/binary/content.ts'
 import { charge, loadUnits } from '../../request/quota.ts'
-import { type FhirContext, type FhirReply, through } from '../../request/request.ts'
+import { type FhirContext, type FhirReply, withRepository } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { mayAskBots, pageReply } from '../interaction.ts'
 import {
@@ -70,7 +70,7 @@ async function runBatch(
   }
   const room = createResponseBudget(context.services.config.maxBundleBytes)
   const plans = planEntries(context, entries, failed)
-  const inside = through(context, context.services.repository.batched())
+  const inside = withRepository(context, context.services.repository.batched())
   const { services, principal, request } = context
   const pay = async ({ entry }: Step) => {
     throwIfCancelled(outer)
@@ -144,7 +144,7 @@ async function createMissing(
     if (!areMissing) return undefined
     const pieces = steps.map((step) => (repository: Repository) => {
       const own = { ...step, identities: { ...step.identities, used } }
-      return runEntry(through(context, repository), own, respond, true)
+      return runEntry(withRepository(context, repository), own, respond, true)
     })
     return transaction.runParallel(pieces, (_, error) => error)
   }
@@ -219,7 +219,7 @@ async function runTransaction(
     return await services.repository.transaction(
       async (transaction) => {
         await undo()
-        const inside = through({ ...context, request, services }, transaction)
+        const inside = withRepository({ ...context, request, services }, transaction)
         return await runAll(inside, transaction, asked, respond)
       },
       { principal, conditions, oneState: plans.some(readsMore) },
@@ -272,7 +272,7 @@ async function runAll(
       const answer = async (repository: Repository) => {
         throwIfCancelled(context)
         room.require()
-        const response = await runEntry(through(context, repository), step, respond, true)
+        const response = await runEntry(withRepository(context, repository), step, respond, true)
         responses[index] = room.fill(step, response)
       }
       return [answer, ...deletions(context, step)].map((run) => ({ index, run }))

@@ -23,7 +23,7 @@ import {
   type FhirContext,
   type FhirReply,
   type FhirRequest,
-  through,
+  withRepository,
 } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
@@ -87,7 +87,7 @@ export function entryInteraction(outer: FhirContext, { entry }: Step): FhirConte
 export function deletions(context: FhirContext, { condition, matches }: Step) {
   if (condition === undefined) return []
   return matches.map((match) => async (repository: Repository) => {
-    await deleteMatch(through(context, repository), condition, match)
+    await deleteMatch(withRepository(context, repository), condition, match)
   })
 }
 
