@@ -14,7 +14,7 @@ import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { createDefaultPolicies } from './default-policies.ts'
-import { isProven, revokeUnprovenLogins, takeIn } from './ownership.ts'
+import { isProven, revokeUnprovenLogins, voidAndNotify } from './ownership.ts'
 import {
   createClient,
   createMembership,
@@ -51,7 +51,7 @@ export const init: Operation = {
       const { project } = await foundProject(inside, actor, { name, owner, config })
       const addMail = (id: string, mail: Mail) => inside.addMail(id, mail)
       const home = { id: project.id, name }
-      if (owner) await takeIn({ config, repository: inside, addMail }, actor, home, owner)
+      if (owner) await voidAndNotify({ config, repository: inside, addMail }, actor, home, owner)
       return { written: project, owner }
     })
     if (owner?.id && !isProven(owner)) await revokeUnprovenLogins(services, owner.id)

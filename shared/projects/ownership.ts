@@ -61,7 +61,7 @@ interface Admission {
 }
 
 /** Like `voidCredentials`, without an invite mail: the owner gets a link only if credentials were removed. */
-export async function takeIn(
+export async function voidAndNotify(
   { config, repository, addMail }: Admission,
   actor: Principal,
   project: TargetProject,

@@ -8,7 +8,7 @@ import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import { type Issue, issue } from '../core/errors.ts'
 import { type Resource, targetIn } from '../fhir/resource.ts'
 import { addMail, type Mail } from '../outbound/mails.ts'
-import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
+import { isProven, revokeUnprovenLogins, voidAndNotify } from '../projects/ownership.ts'
 import { readUser } from '../projects/users.ts'
 import { changedFields, recordChange } from '../request/admin-audit.ts'
 import { type CallerContext, type FhirContext, withRepository } from '../request/request.ts'
@@ -84,7 +84,7 @@ async function claimUser(
     repository.withStore(({ connection }) => addMail(connection, id, mail))
   const actor = servicePrincipal(SYSTEM_PROJECT, principal)
   const admission = { config, repository, addMail: addProjectMail }
-  await takeIn(admission, actor, { id: project.id, name }, user)
+  await voidAndNotify(admission, actor, { id: project.id, name }, user)
   await revokeUnprovenLogins(services, reference.id)
 }
 
