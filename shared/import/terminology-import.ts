@@ -131,7 +131,7 @@ async function importTarget(call: OperationCall, type: Kind, inputs: Inputs): Pr
   }
   // Reads continue in linked Projects.
   if (!principal.isSuperAdmin && meta.project !== principal.project.id) throw forbidden()
-  const { update } = await services.repository.rulings(principal, type, id)
+  const { update } = await services.repository.decisions(principal, type, id)
   if (update === undefined) throw forbidden('criteria of every entry for update')
   return target
 }

@@ -19,7 +19,7 @@ import {
 } from '../fhir/definitions.ts'
 import { type Resource, targetIn, toObjects } from '../fhir/resource.ts'
 import { timestamp } from '../fhir/values.ts'
-import { type Bind, binder, arrayLiteral } from '../postgres/statement.ts'
+import { arrayLiteral, type Bind, binder } from '../postgres/statement.ts'
 import { redactFor, redactRows } from '../store/read/read.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
@@ -65,11 +65,11 @@ export async function readCompartment(
   const { type, id, count, offset, after } = request
   requireAllowed(principal, type, 'read')
   const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
-  const ruling = found?.decisions.read
-  if (found === undefined || ruling === undefined) throw notFound()
+  const decision = found?.decisions.read
+  if (found === undefined || decision === undefined) throw notFound()
   const { row } = found
   if (row.content === null) throw gone()
-  const own = redactFor(principal, toVersion(row), hiddenBy(ruling))
+  const own = redactFor(principal, toVersion(row), hiddenBy(decision))
   const showsOwn =
     isWanted(request, type) && (request.since === undefined || row.lu >= request.since)
   const isFirst = after === undefined && offset === 0

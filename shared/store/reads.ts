@@ -212,7 +212,7 @@ export class Reads {
   }
 
   /** Returns the policy's decision for every interaction. Errors: 404. */
-  async rulings(principal: Principal, type: string, id: string): Promise<Decisions> {
+  async decisions(principal: Principal, type: string, id: string): Promise<Decisions> {
     const found = await readDecided(this.store, principal, type, { id, interactions: INTERACTIONS })
     if (found === undefined) throw notFound()
     return found.decisions

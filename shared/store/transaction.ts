@@ -80,7 +80,10 @@ function withTurns<T>(
 }
 
 /** Sorted, to prevent deadlocks. */
-export function lockedKeys(store: StoreContext, { principal, conditions }: TransactionLocks): bigint[] {
+export function lockedKeys(
+  store: StoreContext,
+  { principal, conditions }: TransactionLocks,
+): bigint[] {
   const keys = new Set(conditions.map((condition) => conditionKey(store, principal, condition)))
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }
@@ -167,7 +170,7 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
       }
     },
     fetch(key: RowKey) {
-      if (key.ruling !== undefined) return fetch(key)
+      if (key.decide !== undefined) return fetch(key)
       const name = rowName(key)
       const row = ahead.get(name)
       ahead.delete(name)

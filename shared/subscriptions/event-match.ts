@@ -132,8 +132,8 @@ export async function matchesForViewer(
     if (await readsHidden(store, previous, hiddenBy(before.read), terms)) return false
   }
   if (expression === undefined) return true
-  const shown = (version: VersionRow, ruling: AccessDecision) =>
-    withoutSecrets(parseVersion(redactFor(viewer, toVersion(version), hiddenBy(ruling))))
+  const shown = (version: VersionRow, decision: AccessDecision) =>
+    withoutSecrets(parseVersion(redactFor(viewer, toVersion(version), hiddenBy(decision))))
   const current = shown(row, now.read)
   const earlier = previous && before?.read && shown(previous, before.read)
   const variables = { current, previous: change === 'delete' ? current : earlier }

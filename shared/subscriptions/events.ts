@@ -255,15 +255,15 @@ export async function visibleVersion(
   waited?: AwaitedChange,
 ): Promise<Version | undefined> {
   if (!may(principal, typeName(row.type), 'read')) return undefined
-  const [rulings] = await decideContents(store, principal, ['read'], [row])
-  if (rulings?.read === undefined) return undefined
+  const [decisions] = await decideContents(store, principal, ['read'], [row])
+  if (decisions?.read === undefined) return undefined
   if (waited !== undefined) {
     const { terms, change } = waited
     const [previous] = change === 'update' ? await versionsBeforeDeletion(store, [row]) : []
     if (!(await matchesForViewer(store, principal, { change, row, previous }, terms)))
       return undefined
   }
-  const hidden = hiddenBy(rulings.read)
+  const hidden = hiddenBy(decisions.read)
   const version = redactFor(principal, toVersion(row), hidden)
   if (version.type !== 'Binary') return version
   return requireVisible(store, principal, version).catch((error: unknown) => {

@@ -44,9 +44,9 @@ export async function visibleSubscription(
   const type = typeName(row.type)
   const isNear = principal.isSuperAdmin || principal.project.number === row.project
   if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
-  const [rulings] = await decideContents(store, principal, interactions, [row])
-  if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
-  return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
+  const [decisions] = await decideContents(store, principal, interactions, [row])
+  if (!interactions.every((item) => decisions?.[item] !== undefined)) return undefined
+  return redactFor(principal, toVersion(row), hiddenBy(decisions?.read))
 }
 
 export async function unwatch(connection: Connection, ids: readonly string[]): Promise<void> {

@@ -5,7 +5,7 @@
 
 import { memoFor } from '../../core/cache.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import { binder, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, binder } from '../../postgres/statement.ts'
 import { hideFromPlanner } from '../../search/predicates/scan-sql.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
@@ -122,7 +122,7 @@ export async function readWithDecisions(
     id: store.keys.rowId(type, id),
     metaPrefix,
     everywhere: false,
-    ruling: readingStatement(store, question, metaPrefix),
+    decide: readingStatement(store, question, metaPrefix),
   })
   return row && { row, decisions: decisionsIn(question, row as VersionRow & Places) }
 }

@@ -256,8 +256,8 @@ async function readDeletions(
       and not exists (select 1 from version o where o.project = ${project} and o.type = n.type
         and o.id = n.id and o.ver = n.ver + 1 and o.lu <= ${time})`
   })
-  const rulings = await decideContents(store, principal, ['search'], rows)
-  const seen = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  const decisions = await decideContents(store, principal, ['search'], rows)
+  const seen = rows.filter((_, i) => decisions[i]?.search !== undefined)
   return {
     ids: seen.map(({ content }) => contentId(content ?? '')),
     last: rows.at(-1)?.id,

@@ -139,9 +139,9 @@ export async function readRowsAt(
         where v.content is not null`,
       values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
     })
-    const rulings = await decideContents(store, principal, ['search', 'read'], rows)
+    const decisions = await decideContents(store, principal, ['search', 'read'], rows)
     for (const [i, row] of rows.entries()) {
-      const { search, read } = rulings[i] ?? {}
+      const { search, read } = decisions[i] ?? {}
       if (search === undefined || read === undefined) continue
       const shown = redactFor(principal, toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
       seen.push({ ...row, content: shown.content ?? null })
@@ -219,8 +219,8 @@ export async function applyTypeFilter(
   { scope, test: predicate, asked, isLimited }: Filter,
   rows: readonly VersionRow[],
 ): Promise<readonly VersionRow[]> {
-  const rulings = await decideContents(store, asked, ['search'], rows)
-  const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  const decisions = await decideContents(store, asked, ['search'], rows)
+  const found = rows.filter((_, i) => decisions[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scope.type, 'search')) return found
   // Chained references are tested on current rows visible to the member.
   const { values, bind } = binder()

@@ -259,12 +259,12 @@ export async function changedRows(
   if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: null })), high }
   const asking = { ...store, connection }
   const wanted = filter === undefined ? rows : await applyTypeFilter(asking, filter, rows)
-  const rulings = await decideContents(asking, principal, ['search'], wanted)
+  const decisions = await decideContents(asking, principal, ['search'], wanted)
   const changed = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
-    const ruling = rulings[i]?.search
-    if (ruling === undefined) return []
-    if (ruling !== 'all' && hidesAny(ruling, scope.type, codes, scope.own)) return []
-    const place = ruling === 'all' ? -1 : (ruled?.indexOf(ruling) ?? -1)
+    const decision = decisions[i]?.search
+    if (decision === undefined) return []
+    if (decision !== 'all' && hidesAny(decision, scope.type, codes, scope.own)) return []
+    const place = decision === 'all' ? -1 : (ruled?.indexOf(decision) ?? -1)
     return [{ id, ver, ruling: place === -1 ? null : place }]
   })
   return { rows: changed, high }

@@ -58,13 +58,13 @@ async function explainResource(
   }
   const { type, id } = reference
   await services.repository.read(principal, type, id)
-  const rulings = await services.repository.rulings(member, type, id)
+  const decisions = await services.repository.decisions(member, type, id)
   return parametersReply([
     ['type', 'valueCode', type],
     ...INTERACTIONS.map((interaction) => {
-      const ruling = may(member, type, interaction) ? rulings[interaction] : undefined
-      const why = explainDecision(member, type, interaction, ruling)
-      return ['interaction', 'part', decisionParts(interaction, ruling, why)] as const
+      const decision = may(member, type, interaction) ? decisions[interaction] : undefined
+      const why = explainDecision(member, type, interaction, decision)
+      return ['interaction', 'part', decisionParts(interaction, decision, why)] as const
     }),
     ...triedEntries(services.repository, member, type),
   ])
@@ -74,23 +74,23 @@ function explainDecision(
   member: Principal,
   type: string,
   interaction: Interaction,
-  ruling: Grant | 'all' | undefined,
+  decision: Grant | 'all' | undefined,
 ): string {
-  if (ruling === 'all') return 'No policy limits it'
-  if (ruling !== undefined) return `${ruling.source} is the first entry that fits`
+  if (decision === 'all') return 'No policy limits it'
+  if (decision !== undefined) return `${decision.source} is the first entry that fits`
   if (may(member, type, interaction)) return 'The criteria of no entry fit'
   return 'No entry allows the interaction with the type'
 }
 
 function decisionParts(
   interaction: Interaction,
-  ruling: Grant | 'all' | undefined,
+  decision: Grant | 'all' | undefined,
   why: string,
 ): readonly Output[] {
-  const { hidden, readonly } = ruling === undefined || ruling === 'all' ? NO_FIELDS : ruling
+  const { hidden, readonly } = decision === undefined || decision === 'all' ? NO_FIELDS : decision
   return [
     ['code', 'valueCode', interaction],
-    ['allowed', 'valueBoolean', ruling !== undefined],
+    ['allowed', 'valueBoolean', decision !== undefined],
     ['reason', 'valueString', why],
     ...hidden.map((path): Output => ['hidden', 'valueString', path]),
     ...readonly.map((path): Output => ['readonly', 'valueString', path]),

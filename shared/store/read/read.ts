@@ -44,11 +44,11 @@ export async function read(
 ): Promise<Version> {
   requireAllowed(principal, type, 'read')
   const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
-  const ruling = found?.decisions.read
+  const decision = found?.decisions.read
   if (found === undefined) return publishedVersion(type, id)
-  if (ruling === undefined) throw notFound()
+  if (decision === undefined) throw notFound()
   if (found.row.content === null) throw gone()
-  return redactFor(principal, toVersion(found.row), hiddenBy(ruling))
+  return redactFor(principal, toVersion(found.row), hiddenBy(decision))
 }
 
 /** Errors: 404. */
@@ -91,8 +91,10 @@ export async function readVersion(
     throw notFound()
   }
   if (row.content === null) throw gone()
-  const rulings = (['read', 'vread'] as const).map((item) => decideRow(store, principal, item, row))
-  return redactFor(principal, toVersion(row), rulings.flatMap(hiddenBy))
+  const decisions = (['read', 'vread'] as const).map((item) =>
+    decideRow(store, principal, item, row),
+  )
+  return redactFor(principal, toVersion(row), decisions.flatMap(hiddenBy))
 }
 
 /** Both the newest version and the requested one must be visible. */

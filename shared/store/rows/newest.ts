@@ -3,7 +3,7 @@
 import { batchInLanes, batchPerTick, settle } from '../../core/batching.ts'
 import { dialect, fixedSql } from '../../postgres/chosen-dialect.ts'
 import type { Database } from '../../postgres/database.ts'
-import { type Connection, type Statement, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, type Connection, type Statement } from '../../postgres/statement.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -14,7 +14,7 @@ export interface RowKey {
   /** Falls back to a row of another project. */
   readonly everywhere: boolean
   /** A decision to make in the same statement; one object per question. */
-  readonly ruling?: DecisionStatement | undefined
+  readonly decide?: DecisionStatement | undefined
 }
 
 /** Reads rows of one type in one project, with decision columns. */
@@ -115,8 +115,8 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   return batchInLanes<Connection, RowKey, VersionRow | undefined>(() => database.lane(), {
     take(queue, share) {
       const count = Math.min(share, MAX_ROWS)
-      const ruling = queue[0]?.item.ruling
-      const alike = queue.filter(({ item }) => item.ruling === ruling)
+      const decide = queue[0]?.item.decide
+      const alike = queue.filter(({ item }) => item.decide === decide)
       const batch = new Set(alike.slice(0, count))
       return [[...batch], queue.filter((pending) => !batch.has(pending))]
     },
@@ -129,7 +129,7 @@ export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
-  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.ruling)
+  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.decide)
   if (places.size === 1) return fetchAlike(connection, keys)
   const found: (VersionRow | undefined)[] = []
   for (const own of places.values()) {
@@ -146,12 +146,12 @@ async function fetchAlike(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
-  const ruling = keys[0]?.ruling
-  if (ruling !== undefined) {
-    const ruled = await connection.query<VersionRow & { n: number }>(
-      ruling(keys.map(({ id }) => id)),
+  const decide = keys[0]?.decide
+  if (decide !== undefined) {
+    const decided = await connection.query<VersionRow & { n: number }>(
+      decide(keys.map(({ id }) => id)),
     )
-    return inOrder(keys, ruled)
+    return inOrder(keys, decided)
   }
   const [only] = keys
   if (only !== undefined && keys.length === 1 && !only.everywhere) {

@@ -113,7 +113,7 @@ export async function applyRule(
 }
 
 /** The service itself (no membership) is trusted. Errors: 400, 403. */
-async function checkAttempt(attempt: FiledAttempt, ruling?: AccessDecision): Promise<void> {
+async function checkAttempt(attempt: FiledAttempt, decision?: AccessDecision): Promise<void> {
   const { store, principal, interaction, sent, kept } = attempt
   const { resourceType: type } = sent
   const rule = store.rules.get(type)
@@ -122,7 +122,7 @@ async function checkAttempt(attempt: FiledAttempt, ruling?: AccessDecision): Pro
   const isNamed =
     interaction === 'create'
       ? hasNamedGrant(principal, type, interaction)
-      : ruling !== undefined && ruling !== 'all' && ruling.isNamed
+      : decision !== undefined && decision !== 'all' && decision.isNamed
   const unseen = hiddenFields(principal, type).filter((name) => name in sent)
   await rule.check({ ...attempt, meant: keep(kept, sent, unseen), isNamed })
 }

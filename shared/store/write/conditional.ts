@@ -79,9 +79,9 @@ export async function updateConditional(
   }
   const match = await findOne(store, principal, condition)
   if (match !== undefined) {
-    const isRuledLate = needsSql(store, principal, match.type, 'update')
+    const isDecidedInSql = needsSql(store, principal, match.type, 'update')
     try {
-      return isRuledLate
+      return isDecidedInSql
         ? await store.transact((inner) => overwrite(inner, match), [])
         : await overwrite(store, match)
     } catch (error) {
