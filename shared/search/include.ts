@@ -7,7 +7,7 @@ import { ignoreClientError } from '../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { parseReference, type Resource, referenceTo } from '../fhir/resource.ts'
-import { type Bind, arrayLiteral } from '../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../postgres/statement.ts'
 import { CANONICAL_KEY } from '../store/index/derivation.ts'
 import { isCanonicalParameter } from '../store/index/index-plan.ts'
 import { readVersion, redactRows } from '../store/read/read.ts'
@@ -156,7 +156,7 @@ function buildIncludeQueries(
   }
   for (const [type, parameters] of holders) {
     if (!isShared(principal, project, type)) continue
-    for (const [scope, codes] of holderScenes(store, principal, { project, type, parameters })) {
+    for (const [scope, codes] of holderScopes(store, principal, { project, type, parameters })) {
       const any = codes.flatMap((code) => {
         const p = scope.keys.param(scope.project, type, code)
         const texts = parameters.get(code) ?? []
@@ -182,7 +182,7 @@ interface HolderType {
 }
 
 /** Returns one scope for all parameters, or one per visible parameter where a policy hides elements. */
-function holderScenes(
+function holderScopes(
   store: StoreContext,
   principal: Principal,
   { project, type, parameters }: HolderType,

@@ -108,7 +108,7 @@ async function planReferenceQueries(
   requireAllowed(principal, type, 'search')
   const order = resolveOrder(request, store.keys, principal.project.parameters)
   const prepared = await prepare(store, principal, order, [request])
-  const scenes = prepared.queries.map(({ project }) =>
+  const scopes = prepared.queries.map(({ project }) =>
     visibleRows(store, principal, type, {
       interaction: 'search',
       project,
@@ -122,12 +122,12 @@ async function planReferenceQueries(
   )
   const queries = prepared.queries.map((query, i) => ({
     ...query,
-    predicates: [...query.predicates, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
+    predicates: [...query.predicates, ...(isHidden ? (scopes[i]?.visible ?? []) : [])],
   }))
   const sought = references.map((reference): ReferenceCondition => {
     const values = [reference]
     const condition: Condition = { code, type: 'reference', modifier: undefined, values }
-    const tests = scenes.flatMap((scope) =>
+    const tests = scopes.flatMap((scope) =>
       scope === undefined ? [] : compilePredicate(scope, condition),
     )
     const byKeys = tests.filter((test) => test.kind === 'keys')

@@ -63,19 +63,19 @@ export function compileGrant(scope: TypeScope, grant: Grant): CompiledGrant {
 
 const compiled = memoFor<Grant, CompiledGrant>()
 
-function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
-  const scene = policyScene(scope)
+function compile(typeScope: TypeScope, { criteria }: Grant): CompiledGrant {
+  const scope = policyScope(typeScope)
   try {
-    const matchers = criteria.map((criterion) => compileRowMatcher(scene, criterion))
+    const matchers = criteria.map((criterion) => compileRowMatcher(scope, criterion))
     const known = matchers.filter((matcher) => matcher !== undefined)
     const left = criteria.filter((_, i) => matchers[i] === undefined)
     const matchesKnown = (row: IndexedRow) => known.every((matches) => matches(row))
-    const isOfRow = left.every((criterion) => dependsOnRowOnly(scene, criterion))
+    const isOfRow = left.every((criterion) => dependsOnRowOnly(scope, criterion))
     return {
-      tests: criteria.map((criterion) => compilePredicate(scene, criterion)),
+      tests: criteria.map((criterion) => compilePredicate(scope, criterion)),
       matches: left.length === 0 ? matchesKnown : undefined,
       matchesKnown,
-      left: isOfRow ? left.map((criterion) => compilePredicate(scene, criterion)) : undefined,
+      left: isOfRow ? left.map((criterion) => compilePredicate(scope, criterion)) : undefined,
     }
   } catch {
     // Criteria without SQL (a chain into the registry) let nothing through.
@@ -84,13 +84,13 @@ function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
   }
 }
 
-function policyScene(scope: TypeScope): SearchScope {
+function policyScope(scope: TypeScope): SearchScope {
   return {
     ...scope,
     isPolicy: true,
     visible: [],
     enter: (type) =>
-      policyScene({
+      policyScope({
         ...scope,
         type,
         project: REGISTRY_TYPES.has(type) ? SYSTEM_PROJECT_NUMBER : scope.project,

@@ -2,7 +2,7 @@
 
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
-import { type Bind, arrayLiteral } from '../../postgres/statement.ts'
+import { arrayLiteral, type Bind } from '../../postgres/statement.ts'
 import type { Condition } from '../language/search-request.ts'
 import {
   parseDateValue,
@@ -118,16 +118,16 @@ function componentKeys(
 
 /** Rows of several ranges belong to one element if they share a mark in `u`. */
 function rowsSql(
-  scene: SearchScope,
+  scope: SearchScope,
   { keys, ranged: parts, isInDictionary }: Alternative,
   bind: Bind,
   isRow: boolean,
 ): string {
-  const project = bind(scene.project, 'int')
+  const project = bind(scope.project, 'int')
   const isMarked = parts.length > 1 && parts[0]?.kind !== 'string'
   const joins = parts.map((part, i) => {
     const alias = `g${i}`
-    const ps = keys.map((key) => scene.keys.composite(key, part.position))
+    const ps = keys.map((key) => scope.keys.composite(key, part.position))
     const table = part.kind === 'string' ? 'idx_string' : 'idx_range'
     const isOfElement = isMarked ? ` and g0.u = ${alias}.u` : ''
     const same = i > 0 ? ` on g0.id = ${alias}.id${isOfElement}` : ''
@@ -142,7 +142,7 @@ function rowsSql(
     return {
       from: `${table} ${alias}${same}`,
       test,
-      values: partSql(scene, part, { alias, bind, isMarked, isRow: isRow || isMarked }),
+      values: partSql(scope, part, { alias, bind, isMarked, isRow: isRow || isMarked }),
     }
   })
   const from = joins.map(({ from }) => from).join(' join ')
