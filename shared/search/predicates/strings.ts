@@ -60,13 +60,13 @@ function wordStartsPredicate(
   code: string,
 ): Predicate {
   const wanted = texts.map((text) => searchWords(text, code))
-  const isSteady = wanted.every((words) => words.length === 1)
+  const hasStablePlan = wanted.every((words) => words.length === 1)
   return {
     kind: 'ids',
     ids: (bind) => wanted.map((words) => wordsSql(scope, ps, words, bind)).join(' union '),
     expected: wordRowsEstimator(wanted),
-    ...(isSteady ? { few: (bind: Bind) => ofRow(scope, ps, wanted, bind) } : {}),
-    hasStablePlan: isSteady,
+    ...(hasStablePlan ? { few: (bind: Bind) => ofRow(scope, ps, wanted, bind) } : {}),
+    hasStablePlan,
   }
 }
 
