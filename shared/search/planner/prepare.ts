@@ -152,7 +152,7 @@ function compileRequest(
       const predicate = compilePredicate(scope, criterion)
       return [
         predicate,
-        ...leadingTo(store, scope, criterion, { test: predicate, limit: count + offset }),
+        ...rareOtherCodes(store, scope, criterion, { predicate, limit: count + offset }),
       ]
     }
     // For other types, `_project` has already selected the Projects.
@@ -171,17 +171,12 @@ function compileRequest(
   }
 }
 
-interface Led {
-  readonly test: Predicate
-  readonly limit: number
-}
-
 /** Returns predicates that find the rows of `:not`, which a walk might reach late. */
-function leadingTo(
+function rareOtherCodes(
   { statistics }: Pick<StoreContext, 'statistics'>,
   scope: SearchScope,
   criterion: Criterion,
-  { test: predicate, limit }: Led,
+  { predicate, limit }: { readonly predicate: Predicate; readonly limit: number },
 ): readonly Predicate[] {
   if (!isCondition(criterion) || criterion.modifier !== 'not') return []
   if (predicate.kind !== 'filter' || predicate.none === undefined) return []

@@ -91,9 +91,9 @@ export function splitIndexJoin(
     (predicate) => predicate.kind === 'join' && predicate.walk?.targets !== undefined,
   )
   // A date order is two runs, which PostgreSQL does not know to be ordered.
-  const isLed = first?.kind === 'join' && order.column !== 'd_lo'
-  const others = isLed ? predicates.filter((predicate) => predicate !== first) : predicates
-  const targets = isLed ? first.walk?.targets?.(bind) : undefined
+  const isSplit = first?.kind === 'join' && order.column !== 'd_lo'
+  const others = isSplit ? predicates.filter((predicate) => predicate !== first) : predicates
+  const targets = isSplit ? first.walk?.targets?.(bind) : undefined
   return { targets, tested: others.map((predicate) => testedSql(predicate, bind)) }
 }
 
