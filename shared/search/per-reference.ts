@@ -9,7 +9,7 @@ import { hidesAny } from '../access/hidden.ts'
 import { grantsFor } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { tooCostly } from '../core/errors.ts'
-import { type Bind, binder, type Statement, arrayLiteral } from '../postgres/statement.ts'
+import { arrayLiteral, type Bind, binder, type Statement } from '../postgres/statement.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import { BARE_COLUMNS, withContents } from '../store/rows/recent-versions.ts'
 import { versionColumns, withVersions } from '../store/rows/rows.ts'
@@ -143,10 +143,10 @@ function pagesStatement(
   { most, isBare }: { readonly most: number; readonly isBare: boolean },
 ): Statement {
   const { values, bind: plainBind } = binder()
-  const isKept =
+  const isPreparable =
     order.terms.length === 0 &&
     queries.every(({ predicates, score }) => score === undefined && predicates.every(hasStablePlan))
-  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
+  const bind = isPreparable ? hideFromPlanner(plainBind) : plainBind
   const [first] = queries
   const names = order.terms.map((_, i) => `s${i}`)
   const rows = queries.map((query, i) => {
@@ -164,7 +164,7 @@ function pagesStatement(
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r ${versions} order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
-  return { text, values, isPreparable: isKept, isPipelined: isKept }
+  return { text, values, isPreparable, isPipelined: isPreparable }
 }
 
 function countsStatement({ queries }: Asked, sought: readonly ReferenceCondition[]): Statement {

@@ -18,13 +18,13 @@ const MAX_BINDINGS = 65_535
 /** Returns SortedRows, in order; bare: without contents. The plans differ in type and predicates only. */
 export function pageStatement(plans: readonly PlannedQuery[], isBare = false): Statement {
   const { bind, statement } = statementBuilder()
-  const isKept = plans.every(({ query }) => isPlannedOnce(query))
+  const isPreparable = plans.every(({ query }) => isPlannedOnce(query))
   // A cached plan has bounded work, except for sorts without an index.
-  const isBrief = isKept && plans.every(({ query }) => query.order.terms.length === 0)
+  const isPipelined = isPreparable && plans.every(({ query }) => query.order.terms.length === 0)
   return {
-    ...statement(pageSql(plans, { isKept, isBare }, bind)),
-    isPreparable: isKept,
-    isPipelined: isBrief,
+    ...statement(pageSql(plans, { isPreparable, isBare }, bind)),
+    isPreparable,
+    isPipelined,
   }
 }
 
@@ -77,25 +77,25 @@ export function pagesStatement(
 ): Statement {
   const { bind, statement } = statementBuilder()
   const rows = pages.map((part) => {
-    const page = pageSql([part], { isKept: isPlannedOnce(part.query), isBare: false }, bind)
+    const page = pageSql([part], { isPreparable: isPlannedOnce(part.query), isBare: false }, bind)
     return `(select ${bind(part.n, 'int')} as n, p.* from (${page}) p)`
   })
   return statement(rows.join(' union all '))
 }
 
 interface PageForm {
-  readonly isKept: boolean
+  readonly isPreparable: boolean
   readonly isBare: boolean
 }
 
 function pageSql(
   plans: readonly PlannedQuery[],
-  { isKept, isBare }: PageForm,
+  { isPreparable, isBare }: PageForm,
   plainBind: Bind,
 ): string {
   const [first] = plans
   if (first === undefined) throw new Error('A search has at least one type')
-  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
+  const bind = isPreparable ? hideFromPlanner(plainBind) : plainBind
   const { order, limit, offset } = first.query
   const most = bind(offset + limit, 'int')
   const rows = plans.map((planned) => rowsSql(planned, most, bind))
@@ -155,8 +155,8 @@ export function countedStatement(
   { max, work = Infinity }: CountLimits = {},
 ): Statement {
   const { bind, statement } = statementBuilder()
-  const isKept = queries.every(({ query }) => query.predicates.every(hasStablePlan))
-  const valueBind = isKept ? hideFromPlanner(bind) : bind
+  const isPreparable = queries.every(({ query }) => query.predicates.every(hasStablePlan))
+  const valueBind = isPreparable ? hideFromPlanner(bind) : bind
   const each = queries.map(({ query, facts }) => {
     const unordered = { ...query, order: BY_ID, after: undefined }
     return max === undefined
@@ -168,7 +168,7 @@ export function countedStatement(
     max === undefined
       ? `select sum(c), bool_or(e) from (${all}) r(c, e)`
       : `select count(*), false from (${all} limit ${bind(max, 'int')}) r`
-  return { ...statement(text), isPreparable: isKept }
+  return { ...statement(text), isPreparable }
 }
 
 function statementBuilder() {

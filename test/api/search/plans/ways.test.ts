@@ -235,7 +235,7 @@ t.test('touches few more buffers with generic plans than with custom plans', asy
 })
 
 t.test('prepares all statements except those whose index depends on values', (t) => {
-  const isKept = (search: string) => {
+  const isPreparable = (search: string) => {
     const query = planQuery(search)
     return pageStatement([chooseAccessPath(query, realFacts(query))]).isPreparable
   }
@@ -250,7 +250,7 @@ t.test('prepares all statements except those whose index depends on values', (t)
     'Observation?subject:Patient.gender=male&_sort=-value-quantity',
   ]
   for (const search of SEARCHES.filter((one) => !one.includes('_sort=-name,'))) {
-    t.equal(isKept(search), !others.includes(search), search)
+    t.equal(isPreparable(search), !others.includes(search), search)
   }
   t.end()
 })
