@@ -262,7 +262,7 @@ async function countRows(
   const isGood = !isLimited && guesses.every((guess) => guess.isGood)
   if (isGood && estimate > GOOD_ESTIMATE[asked]) return { count: estimate, isEstimate: true }
   const max = mostCounted(asked, { queries, isLimited, estimate })
-  const counted = queries.map((query) => ({ query, facts: toPlannerStats(statistics, query) }))
+  const counted = queries.map((query) => ({ query, stats: toPlannerStats(statistics, query) }))
   const statement = countedStatement(counted, { max, work: WORK[asked] })
   const total =
     counts === undefined

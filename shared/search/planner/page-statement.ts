@@ -151,17 +151,17 @@ interface CountLimits {
 
 /** Selects a Total: the rows of all queries. */
 export function countedStatement(
-  queries: readonly { readonly query: Query; readonly facts: PlannerStats }[],
+  queries: readonly { readonly query: Query; readonly stats: PlannerStats }[],
   { max, work = Infinity }: CountLimits = {},
 ): Statement {
   const { bind, statement } = statementBuilder()
   const isPreparable = queries.every(({ query }) => query.predicates.every(hasStablePlan))
   const valueBind = isPreparable ? hideFromPlanner(bind) : bind
-  const each = queries.map(({ query, facts }) => {
+  const each = queries.map(({ query, stats }) => {
     const unordered = { ...query, order: BY_ID, after: undefined }
     return max === undefined
-      ? `(${countSql(unordered, facts, work, valueBind)})`
-      : `(${countedSql(unordered, facts, valueBind)})`
+      ? `(${countSql(unordered, stats, work, valueBind)})`
+      : `(${countedSql(unordered, stats, valueBind)})`
   })
   const all = each.join(' union all ')
   const text =

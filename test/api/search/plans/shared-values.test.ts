@@ -73,7 +73,7 @@ const stats = (query: Query, rows = ROWS): PlannerStats => ({
   isKnown: true,
 })
 const page = (query: Query) => pageStatement([chooseAccessPath(query, stats(query))])
-const count = (query: Query) => countedStatement([{ query, facts: stats(query) }])
+const count = (query: Query) => countedStatement([{ query, stats: stats(query) }])
 const find = async (query: Query) => {
   const rows = await database.query<SortedRow>(page(query))
   return rows.map(({ content }) => Number((JSON.parse(content ?? '') as Resource).id?.slice(1)))
@@ -219,7 +219,7 @@ t.test(
   async (t) => {
     const query = queryOf(CHAIN)
     for (const rows of [ROWS, OBSERVATIONS / 10]) {
-      const statement = countedStatement([{ query, facts: { ...stats(query), rows } }])
+      const statement = countedStatement([{ query, stats: { ...stats(query), rows } }])
       t.match(await countNow(database, statement), { count: CHAINED, isEstimate: false })
     }
   },
@@ -227,7 +227,7 @@ t.test(
 
 t.test('estimates the matches of a chain by a sample of its targets beyond a bound', async (t) => {
   const query = queryOf(CHAIN)
-  const sampled = countedStatement([{ query, facts: stats(query) }], { work: 1 })
+  const sampled = countedStatement([{ query, stats: stats(query) }], { work: 1 })
   t.match(await countNow(database, sampled), { count: CHAINED, isEstimate: true })
   const own = await ownBuffers(database, sampled)
   const all = await ownBuffers(database, count(query))
@@ -236,17 +236,17 @@ t.test('estimates the matches of a chain by a sample of its targets beyond a bou
 
 t.test('estimates no more matches than there are rows', async (t) => {
   const query = queryOf(CHAIN)
-  const facts = { ...stats(query), rows: CHAINED - 1 }
+  const fewer = { ...stats(query), rows: CHAINED - 1 }
   const { count: total } = await countNow(
     database,
-    countedStatement([{ query, facts }], { work: 1 }),
+    countedStatement([{ query, stats: fewer }], { work: 1 }),
   )
   t.equal(total, CHAINED - 1)
 })
 
 t.test('counts all matches of a chain if its targets are few', async (t) => {
   const query = queryOf('Observation?patient.family=own1797')
-  const sampled = countedStatement([{ query, facts: stats(query) }], { work: 1 })
+  const sampled = countedStatement([{ query, stats: stats(query) }], { work: 1 })
   t.match(await countNow(database, sampled), { count: 3, isEstimate: false })
 })
 

@@ -69,12 +69,12 @@ const someStatistics = (query: Query, rows: number, isKnown = true): PlannerStat
   limit: query.limit + query.offset,
   isKnown,
 })
-const realFacts = (query: Query) =>
+const realStats = (query: Query) =>
   someStatistics(query, toType(query) === typeNumber('Patient') ? PATIENTS : OBSERVATIONS)
 
 /** With few rows each key counts as common, with many rows as rare. */
-const FACTS: readonly ((query: Query) => PlannerStats)[] = [
-  realFacts,
+const STATS: readonly ((query: Query) => PlannerStats)[] = [
+  realStats,
   (query) => someStatistics(query, 1),
   (query) => someStatistics(query, 2000),
   (query) => someStatistics(query, 1_000_000),
@@ -95,7 +95,7 @@ function walked(query: Query): Promise<SortedRow[]> {
         : predicate,
   )
   const accessPath = ACCESS_PATHS.find(({ name }) => name === 'walk')
-  return buildRows({ ...query, predicates }, realFacts(query), accessPath)
+  return buildRows({ ...query, predicates }, realStats(query), accessPath)
 }
 
 function following(query: Query, row: SortedRow | undefined): Query {
@@ -178,11 +178,11 @@ t.test('finds the same rows in the same order on every access path', async (t) =
     t.ok(whole.length > 1, search)
     const ids = whole.map(({ id }) => id)
     const at = Math.floor(ids.length / 3)
-    for (const [n, facts] of FACTS.entries()) {
-      const { accessPath } = chooseAccessPath(query, facts(query))
+    for (const [n, stats] of STATS.entries()) {
+      const { accessPath } = chooseAccessPath(query, stats(query))
       taken.add(accessPath.name)
       const queryIds = async (one: Query) =>
-        (await buildRows(one, facts(one), accessPath)).map(({ id }) => id)
+        (await buildRows(one, stats(one), accessPath)).map(({ id }) => id)
       t.same(await queryIds({ ...query, limit: MANY }), ids, `${accessPath.name} ${n}: ${search}`)
       t.same(await queryIds({ ...query, offset: 3 }), ids.slice(3, 3 + 16), `${n}: ${search}`)
       const next = await queryIds(following(query, whole[at]))
@@ -198,10 +198,10 @@ t.test('finds the same rows on every access path that fits a search', async (t) 
     const expected = (await walked(query)).map(({ id }) => id)
     for (const accessPath of ACCESS_PATHS.filter((one) => one.fits(query))) {
       const pages = await Promise.all(
-        FACTS.map((facts) => buildRows(query, facts(query), accessPath)),
+        STATS.map((stats) => buildRows(query, stats(query), accessPath)),
       )
       const found = pages.map((rows) => rows.map(({ id }) => id))
-      const same = FACTS.map(() => expected)
+      const same = STATS.map(() => expected)
       t.same(found, same, `${accessPath.name}: ${search}`)
     }
   }
@@ -211,8 +211,8 @@ t.test('counts the rows exactly under any statistics', async (t) => {
   for (const search of SEARCHES.filter((one) => !one.includes('_sort') || one.endsWith('-date'))) {
     const query = planQuery(search)
     const whole = await walked({ ...query, limit: MANY })
-    for (const facts of FACTS) {
-      const statement = countedStatement([{ query, facts: facts(query) }])
+    for (const stats of STATS) {
+      const statement = countedStatement([{ query, stats: stats(query) }])
       t.equal((await countNow(database, statement)).count, whole.length, search)
     }
   }
@@ -221,8 +221,8 @@ t.test('counts the rows exactly under any statistics', async (t) => {
 t.test('touches few more buffers with generic plans than with custom plans', async (t) => {
   for (const [n, search] of SEARCHES.entries()) {
     const query = planQuery(search)
-    const page = pageStatement([chooseAccessPath(query, realFacts(query))])
-    const count = countedStatement([{ query, facts: realFacts(query) }])
+    const page = pageStatement([chooseAccessPath(query, realStats(query))])
+    const count = countedStatement([{ query, stats: realStats(query) }])
     for (const [name, statement] of Object.entries({ page, count })) {
       if (statement.isPreparable !== true) continue
       await database.transaction(async (connection) => {
@@ -237,7 +237,7 @@ t.test('touches few more buffers with generic plans than with custom plans', asy
 t.test('prepares all statements except those whose index depends on values', (t) => {
   const isPreparable = (search: string) => {
     const query = planQuery(search)
-    return pageStatement([chooseAccessPath(query, realFacts(query))]).isPreparable
+    return pageStatement([chooseAccessPath(query, realStats(query))]).isPreparable
   }
   const others = [
     'Patient?name=family1 given1',
