@@ -53,13 +53,13 @@ export async function runEntry(
   const reply = await carryOut(context, step, respond, isLocked).catch((error: unknown) => {
     // A transaction is offloaded as a whole.
     if (!(error instanceof OffloadRequired) || isLocked) throw error
-    return carryOutElsewhere(context, step)
+    return offloadEntry(context, step)
   })
   return toResponseEntry(step, { ...reply, body: await wholeBody(reply) })
 }
 
 /** Offloads an update or patch whose condition is already resolved. Errors: as the entry itself. */
-async function carryOutElsewhere(
+async function offloadEntry(
   { request }: FhirContext,
   { entry, identity, identities }: Step,
 ): Promise<FhirReply> {
