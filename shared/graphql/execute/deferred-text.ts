@@ -28,7 +28,8 @@ export class DeferredText {
     return hole
   }
 
-  apart(): DeferredText {
+  /** Returns a text to append later. */
+  fragment(): DeferredText {
     return new DeferredText(this.#meter)
   }
 

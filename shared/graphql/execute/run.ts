@@ -145,7 +145,7 @@ export class Run {
       out.text += known
       return
     }
-    const part = out.apart()
+    const part = out.fragment()
     const { length } = this.errors
     write(part)
     if (part.size === 0 && this.errors.length === length) texts.set(of, part.text)
