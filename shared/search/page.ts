@@ -114,7 +114,7 @@ export async function searchMany(
   const [alone, alike] = [true, false].map((isAlone) =>
     asked.filter(({ query }) => hasOwnColumns(query) === isAlone),
   )
-  const groups = (alone ?? []).map((part) => [part])
+  const groups = (alone ?? []).map((planned) => [planned])
   for (let from = 0; from < (alike?.length ?? 0); from += SEARCHES) {
     groups.push((alike ?? []).slice(from, from + SEARCHES))
   }

@@ -76,9 +76,13 @@ export function pagesStatement(
   pages: readonly (PlannedQuery & { readonly n: number })[],
 ): Statement {
   const { bind, statement } = statementBuilder()
-  const rows = pages.map((part) => {
-    const page = pageSql([part], { isPreparable: isPlannedOnce(part.query), isBare: false }, bind)
-    return `(select ${bind(part.n, 'int')} as n, p.* from (${page}) p)`
+  const rows = pages.map((planned) => {
+    const page = pageSql(
+      [planned],
+      { isPreparable: isPlannedOnce(planned.query), isBare: false },
+      bind,
+    )
+    return `(select ${bind(planned.n, 'int')} as n, p.* from (${page}) p)`
   })
   return statement(rows.join(' union all '))
 }

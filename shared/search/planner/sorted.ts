@@ -40,7 +40,7 @@ export function sortedSql(planned: PlannedQuery, most: string, bind: Bind): stri
   const [first] = query.order.terms
   const isFew = fewMatches(query, stats)
   if (first?.side === undefined || isFew === true) return allSorted(planned, most, bind)
-  return walkSorted({ part: planned, first, side: first.side, most, bind }, isFew)
+  return walkSorted({ planned, first, side: first.side, most, bind }, isFew)
 }
 
 /** True for few matches; a number: up to that many are few, if the rows confirm it. */
@@ -104,7 +104,7 @@ function fewSorted({ query }: PlannedQuery, most: string, bind: Bind): string {
 }
 
 interface Walk {
-  readonly part: PlannedQuery
+  readonly planned: PlannedQuery
   readonly first: Term
   readonly side: Side
   readonly most: string
@@ -113,7 +113,7 @@ interface Walk {
 
 /** `few`: up to this many matches are all sorted; false: there are known to be more. */
 function walkSorted(walk: Walk, few: number | false): string {
-  const { part: planned, first, side, most, bind } = walk
+  const { planned, first, side, most, bind } = walk
   const { query, stats } = planned
   const { order, after, offset, limit, project } = query
   const isMissing = after !== undefined && (after.values[0] ?? null) === null
@@ -156,10 +156,7 @@ function walkSorted(walk: Walk, few: number | false): string {
 }
 
 /** Selects the walked rows if they fill the page, otherwise the sorted matches. */
-function chosen(
-  { part: planned, most, bind }: Walk,
-  { steps, found, isWalked, isDone }: Chosen,
-): string {
+function chosen({ planned, most, bind }: Walk, { steps, found, isWalked, isDone }: Chosen): string {
   // Rows of the last value are found twice.
   const union = planned.query.order.terms.length > 1 ? ' union ' : ' union all '
   const few =
@@ -189,7 +186,7 @@ interface Values {
 }
 
 function valueRows(walk: Walk, { bound, cap, when }: Values): string {
-  const { part: planned, first, side, bind } = walk
+  const { planned, first, side, bind } = walk
   const { query } = planned
   const { project, typeNumbers, predicates, order, after } = query
   const by = sideOrder(walk)
@@ -214,7 +211,7 @@ function valueRows(walk: Walk, { bound, cap, when }: Values): string {
 }
 
 /** Bounds the side table rows to those after a position; with further terms, includes rows of equal value. */
-function boundSql({ first, part: planned, bind }: Walk, after: Query['after']): string {
+function boundSql({ first, planned, bind }: Walk, after: Query['after']): string {
   if (after === undefined) return 'true'
   const { order } = planned.query
   const value = bind(after.values[0] ?? null, first.type)
@@ -226,14 +223,14 @@ function boundSql({ first, part: planned, bind }: Walk, after: Query['after']): 
   return `${inclusive} and (s.v ${beyond} ${value} or s.id ${order.descending ? '<' : '>'} ${id})`
 }
 
-function sideOrder({ first, part: planned }: Walk): string {
+function sideOrder({ first, planned }: Walk): string {
   const { descending } = planned.query.order
   return `s.v${first.descending ? ' desc' : ''}, s.id${descending ? ' desc' : ''}`
 }
 
 /** `m`: rows without a value. Unless they are rare, first among the first rows; then by absence key if any, or all ids. */
 function missingRows(walk: Walk, when: string): readonly string[] {
-  const { part: planned, first, side, most, bind } = walk
+  const { planned, first, side, most, bind } = walk
   const { query, stats } = planned
   const { project, typeNumbers, predicates, order, after } = query
   const isSingle = order.terms.length === 1
