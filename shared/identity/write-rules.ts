@@ -3,10 +3,13 @@ import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
 import { claimsService, implementationReferences } from '../access/guarded/elements.ts'
 import { hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
-import { checkAgentSettings, checkUserOptions } from '../access/known-settings.ts'
+import {
+  checkAgentSettings,
+  checkUserOptions,
+  requireSupported,
+} from '../access/ineffective-elements.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
-import { requireSupported } from '../access/unsupported-elements.ts'
 import { badRequest, forbiddenByPlatform } from '../core/errors.ts'
 import {
   asArray,

@@ -1,6 +1,9 @@
 /** Statement parts for the number and the index of a Project. */
-import { requireKnownTypes, type SettingTypes } from '../../access/known-settings.ts'
-import { requireSupported } from '../../access/unsupported-elements.ts'
+import {
+  requireKnownTypes,
+  requireSupported,
+  type SettingTypes,
+} from '../../access/ineffective-elements.ts'
 import type { Outbound } from '../../core/config/outbound.ts'
 import { badRequest } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'

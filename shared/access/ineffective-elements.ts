@@ -1,9 +1,43 @@
-/** Lists of named values: settings of Projects and agents, options of UserConfigurations. */
-import { badRequest } from '../core/errors.ts'
+/** Rejects elements of platform types that would have no effect: unsupported ones, and known settings with a wrong type. */
+import { badRequest, invalid, issue } from '../core/errors.ts'
 import { asArray, isObject, type Resource } from '../fhir/resource.ts'
+
+const PROVIDER = ['userInfoMode', 'userInfoApiKey', 'identitySource', 'identityMappingMode'].map(
+  (name) => `identityProvider.${name}`,
+)
+
+/**
+ * Elements that decide about sign-in at Medplum. An administrator who restricts a client by one must not believe that
+ * the restriction holds.
+ */
+const UNSUPPORTED: Readonly<Record<string, readonly string[]>> = {
+  ClientApplication: ['grantType', 'responseType', 'certificateTrustStore', ...PROVIDER],
+  DomainConfiguration: ['allowedPostLoginRedirectUrls', ...PROVIDER],
+  User: ['mfaMethod'],
+}
+
+/** Errors: 400 `not-supported` with the path of each element. */
+export function requireSupported(resource: Resource): void {
+  const type = resource.resourceType
+  const issues = (UNSUPPORTED[type] ?? [])
+    .filter((path) => hasPath(resource, path.split('.')))
+    .map((path) =>
+      issue('error', 'not-supported', `${path} is not supported; remove it`, {
+        expression: `${type}.${path}`,
+      }),
+    )
+  if (issues.length > 0) throw invalid(issues)
+}
+
+function hasPath(value: unknown, names: readonly string[]): boolean {
+  const [name, ...rest] = names
+  if (name === undefined) return value !== undefined && value !== null
+  return isObject(value) && hasPath(value[name], rest)
+}
 
 export type SettingTypes = Readonly<Record<string, `value${string}`>>
 
+/** A list of named values: settings of Projects and agents, options of UserConfigurations. */
 interface KnownSettings {
   /** Path of the list. */
   readonly path: string
