@@ -30,7 +30,7 @@ export interface BotLogMessage {
   readonly events: readonly BotLogEvent[]
 }
 
-/** Id of a bot with listeners. */
+/** Address of a bot with listeners: see `botAddress`. */
 const FOLLOW = messageKind<string>('follow')
 const LOG = messageKind<BotLogMessage>('bot-log')
 
@@ -43,13 +43,13 @@ const COST_OF_A_MESSAGE = 500
 /** Calls `hear` until `close`. Errors: those of Redis. */
 export async function subscribeToBotLogs(
   bus: Bus,
-  botId: string,
+  bot: string,
   hear: (message: BotLogMessage) => void,
 ): Promise<{ close(): void }> {
-  const say = () => bus.publish(FOLLOW, botId)
+  const say = () => bus.publish(FOLLOW, bot)
   // Fails while Redis is unavailable, without a retry.
   await say()
-  const listening = await bus.listen(LOG, hear, botId)
+  const listening = await bus.listen(LOG, hear, bot)
   const repeat = setInterval(() => void say().catch(() => undefined), REPEAT_MS)
   return {
     close() {
@@ -70,31 +70,31 @@ interface Budget {
 export async function openFollowed(bus: Bus) {
   const until = new Map<string, number>()
   const budgets = new Map<string, Budget>()
-  const listening = await bus.listen(FOLLOW, (botId) => {
-    until.set(botId, Date.now() + FORGET_MS)
+  const listening = await bus.listen(FOLLOW, (bot) => {
+    until.set(bot, Date.now() + FORGET_MS)
   })
   const sweep = setInterval(() => {
-    for (const [botId, at] of until) {
+    for (const [bot, at] of until) {
       if (at > Date.now()) continue
-      until.delete(botId)
-      budgets.delete(botId)
+      until.delete(bot)
+      budgets.delete(bot)
     }
   }, FORGET_MS)
 
-  function currentBudget(botId: string): Budget {
+  function currentBudget(bot: string): Budget {
     const second = Math.floor(Date.now() / 1000)
-    const known = budgets.get(botId)
+    const known = budgets.get(bot)
     if (known?.second === second) return known
     const budget = { second, length: LENGTH_A_SECOND, dropped: known?.dropped ?? 0 }
-    budgets.set(botId, budget)
+    budgets.set(bot, budget)
     return budget
   }
 
   return {
     /** True while the bot has a listener. */
-    has: (botId: string) => (until.get(botId) ?? 0) > Date.now(),
-    tell(botId: string, message: BotLogMessage): void {
-      const budget = currentBudget(botId)
+    has: (bot: string) => (until.get(bot) ?? 0) > Date.now(),
+    tell(bot: string, message: BotLogMessage): void {
+      const budget = currentBudget(bot)
       if (budget.length <= 0) {
         budget.dropped++
         return
@@ -106,7 +106,7 @@ export async function openFollowed(bus: Bus) {
       budget.dropped = 0
       budget.length -= lengths.reduce((sum, length) => sum + length, COST_OF_A_MESSAGE)
       // Live logs are best effort: lines are lost while Redis is unavailable.
-      bus.publish(LOG, { ...message, events }, botId).catch(() => undefined)
+      bus.publish(LOG, { ...message, events }, bot).catch(() => undefined)
     },
     close() {
       clearInterval(sweep)

@@ -1,4 +1,4 @@
-/** Records of runs: a row per attempt, kept for a week and at most the latest thousand per bot. */
+/** Records of runs: a row per attempt, kept for a week and at most the latest thousand per bot and Project. */
 
 import { randomBytes } from 'node:crypto'
 import { seal, unseal } from '../access/credentials/sealing.ts'
@@ -178,20 +178,23 @@ export async function findArchivedRuns(
   return rows.map(({ id }) => id)
 }
 
-/** Keeps the latest runs per bot; returns the locations of the other inputs. */
+/** The runs of a bot in one Project: another Project may have a bot with the same id. */
+export type RunsOfBot = Pick<BotRunRow, 'bot' | 'project'>
+
+/** Keeps the latest runs per bot and Project; returns the locations of the other inputs. */
 export async function trimBotRuns(
   database: Connection,
-  bots: readonly string[],
+  bots: readonly RunsOfBot[],
 ): Promise<readonly string[]> {
   const removed = await database.query<RemovedRow>({
     name: 'bot-run-trim',
-    text: `delete from bot_run r using unnest($1::uuid[]) as b (bot), lateral (
-        select started from bot_run where bot = b.bot
+    text: `delete from bot_run r using unnest($1::uuid[], $2::int[]) as b (bot, project), lateral (
+        select started from bot_run where bot = b.bot and project = b.project
         order by started desc, id desc offset ${KEPT_OF_A_BOT} limit 1
       ) as last
-      where r.bot = b.bot and r.started <= last.started
+      where r.bot = b.bot and r.project = b.project and r.started <= last.started
       returning case when r.archived then r.record end as record`,
-    values: [bots],
+    values: [bots.map(({ bot }) => bot), bots.map(({ project }) => project)],
   })
   return archivePlaces(removed)
 }
@@ -323,7 +326,7 @@ export async function deleteOldRuns({ database, storage }: Services): Promise<vo
 
 export async function trimRuns(
   { database, storage }: Services,
-  bots: readonly string[],
+  bots: readonly RunsOfBot[],
 ): Promise<void> {
   await forget(storage, await trimBotRuns(database, bots))
 }

@@ -116,6 +116,14 @@ export interface ExecuteJob extends Pace {
   readonly class?: 'event'
 }
 
+/** Names the Bot of a run: Projects may have Bots with the same id. */
+export function botAddress({
+  botProjectId,
+  botId,
+}: Pick<ExecuteJob, 'botProjectId' | 'botId'>): string {
+  return `${botProjectId}/${botId}`
+}
+
 export interface ExecuteReply {
   readonly runId: string
   /** `unavailable`: not started, so a retry is safe. `interrupted`: the process was lost, possibly after effects. */

@@ -24,7 +24,7 @@ import { asArray, isObject, parseReference, type Resource } from '../../shared/f
 import { actingSession, type Session } from '../../shared/identity/principals.ts'
 import { SMTP_PASSWORD } from '../../shared/outbound/project-mail.ts'
 import { createMemberLogin, sessionDetails } from '../../shared/projects/signed-in-user.ts'
-import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { botAddress, type ExecuteJob } from '../../shared/queue/jobs.ts'
 import { readBinaryContent, readWhole } from '../../shared/request/binary/content.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
@@ -138,8 +138,9 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
 }
 
 /** The code of a job never changes, and neither do the limits of its bot. */
-export function codeKey({ botId, botVersion, label }: ExecuteJob): string {
-  return `${botId}/${botVersion}${label === undefined ? '' : `@${label}`}`
+export function codeKey(job: ExecuteJob): string {
+  const { botVersion, label } = job
+  return `${botAddress(job)}/${botVersion}${label === undefined ? '' : `@${label}`}`
 }
 
 /** Sanitizes the title, which becomes part of stack traces. */

@@ -83,10 +83,11 @@ function countRuns({ aCounter, aGauge, aHistogram }: Makers) {
     [...known.values()].flatMap(({ labels, running }) => (running > 0 ? [[labels, running]] : [])),
   )
   const place = ({ projectId, botId }: ExecuteJob) => {
-    const found = known.get(botId)
+    const name = `${projectId}/${botId}`
+    const found = known.get(name)
     if (found !== undefined) return found
     const isOne = known.size < MOST_BOTS
-    const key = isOne ? botId : 'other'
+    const key = isOne ? name : 'other'
     const labels = isOne ? { project: projectId, bot: botId } : OTHERS
     const made = known.get(key) ?? { labels, running: 0 }
     known.set(key, made)

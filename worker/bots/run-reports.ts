@@ -11,13 +11,14 @@ import {
   type BotRunRow,
   type InputArchive,
   type RecordedCalls,
+  type RunsOfBot,
   trimRuns,
 } from '../../shared/bots/run-records.ts'
 import { batchDelayed } from '../../shared/core/batching.ts'
 import { attempt } from '../../shared/core/errors.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { botAddress, type ExecuteJob } from '../../shared/queue/jobs.ts'
 import { tracingExtension } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { createFetchRecorder, type FetchRecorder } from './fetch-recording.ts'
@@ -92,9 +93,10 @@ function startLiveLog(
   }: Pick<RunRecord, 'job' | 'session' | 'startedAt' | 'attempt'>,
   redact: (log: string) => string,
 ) {
-  const { botId, runId, requester, traceId } = job
+  const { runId, requester, traceId } = job
+  const bot = botAddress(job)
   const project = session.principal.project.number
-  const tell = (...events: BotLogEvent[]) => followed.tell(botId, { project, events })
+  const tell = (...events: BotLogEvent[]) => followed.tell(bot, { project, events })
   const start: BotLogEvent = {
     type: 'start',
     runId,
@@ -103,7 +105,7 @@ function startLiveLog(
     requester,
     traceId,
   }
-  const isHeard = followed.has(botId)
+  const isHeard = followed.has(bot)
   let isStartSent = false
   const onLog = (text: string) => {
     const events = [
@@ -116,7 +118,7 @@ function startLiveLog(
   return {
     onLog: isHeard ? onLog : undefined,
     end({ failure, endedAt, result, log }: RunRecord): void {
-      if (!isHeard && !followed.has(botId)) return
+      if (!isHeard && !followed.has(bot)) return
       const isLogSent = isHeard || log === ''
       tell(
         ...(isStartSent ? [] : [start]),
@@ -143,7 +145,7 @@ const ARCHIVE = 'BOT_INPUT_ARCHIVE'
 function createRecentRuns(services: Services) {
   const { config, database, log, storage } = services
   const keeping = new Set<Promise<void>>()
-  let grown = new Set<string>()
+  let grown = new Map<string, RunsOfBot>()
   const batches = batchDelayed<BotRunRow>({
     log,
     what: 'Records of bot runs',
@@ -158,8 +160,8 @@ function createRecentRuns(services: Services) {
 
   const trimming = setInterval(() => {
     if (grown.size === 0) return
-    const bots = [...grown]
-    grown = new Set()
+    const bots = [...grown.values()]
+    grown = new Map()
     trimRuns(services, bots).catch((error: Error) => {
       log.debug({ reason: error.message }, 'Records of bot runs could not be trimmed')
     })
@@ -181,7 +183,9 @@ function createRecentRuns(services: Services) {
   return {
     isKept,
     add(record: RunRecord): void {
-      grown.add(record.job.botId)
+      const bot = record.job.botId
+      const project = record.session.principal.project.number
+      grown.set(`${project} ${bot}`, { bot, project })
       if (record.recorder === undefined || keeping.size >= MAX_KEEPING) {
         void batches.add(toRow(record))
         return

@@ -4,7 +4,7 @@
  */
 import type { RunLease } from '../../shared/access/principal.ts'
 import { HttpError, LeaseLost } from '../../shared/core/errors.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
+import { botAddress, type ExecuteJob, type ExecuteReply } from '../../shared/queue/jobs.ts'
 import { interrupted } from '../../shared/queue/replies.ts'
 import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
 import { hasDelivery } from '../../shared/subscriptions/deliveries.ts'
@@ -253,7 +253,7 @@ export class Runner {
       loader.projectConcurrency(job),
     ])
     const taken = this.#slots.take({
-      bot: { id: job.botId, cap: maxConcurrency },
+      bot: { id: botAddress(job), cap: maxConcurrency },
       project: { id: job.projectId, cap: projectConcurrency },
       queue: job.asynchronous || job.delivery || job.dryRunOf ? 'bots-async' : 'bots-sync',
       added: job.added,

@@ -1,7 +1,7 @@
 /** `Bot/$runs`, `Bot/:id/$runs`, `$replay` and `$logs` (live), for project admins. */
 
 import { Readable } from 'node:stream'
-import { findBot, findLabel, resolveRunAs } from '../../bots/bot.ts'
+import { findBot, findLabel, resolveRunAs, toFoundBot } from '../../bots/bot.ts'
 import { createJob, runBot } from '../../bots/execute.ts'
 import { type BotLogMessage, subscribeToBotLogs } from '../../bots/live-logs.ts'
 import {
@@ -18,6 +18,7 @@ import { LIVE } from '../../fhir/bot-labels.ts'
 import { parseBody } from '../../fhir/json.ts'
 import { isObject, nonEmptyText, toObjects } from '../../fhir/resource.ts'
 import { narrowSession } from '../../identity/principals.ts'
+import { botAddress } from '../../queue/jobs.ts'
 import { type Output, parametersReply } from '../../request/parameters.ts'
 import { absoluteUrl, EVENT_STREAM } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
@@ -256,7 +257,8 @@ export const logs: Operation = {
   area: 'administration',
   ownFormat: true,
   async run(call) {
-    await requireLogAccess(call)
+    const { bot, projectId } = toFoundBot(await requireLogAccess(call))
+    const address = botAddress({ botProjectId: projectId, botId: bot.id })
     if (call.request.takesPieces !== true)
       throw badRequest('$logs is a stream: call it outside of a batch')
     if (streams >= MAX_STREAMS) throw tooManyRequests(HEARTBEAT_MS / 1000)
@@ -270,13 +272,13 @@ export const logs: Operation = {
       },
       body: undefined,
       open: async () =>
-        Readable.from(streamLogEvents(call), { objectMode: false, highWaterMark: 1 }),
+        Readable.from(streamLogEvents(call, address), { objectMode: false, highWaterMark: 1 }),
     }
   },
 }
 
-async function* streamLogEvents(call: OperationCall): AsyncGenerator<Buffer> {
-  const { services, principal, id = '' } = call
+async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerator<Buffer> {
+  const { services, principal } = call
   const waiting: string[] = []
   let dropped = 0
   let wake = () => {}
@@ -288,7 +290,7 @@ async function* streamLogEvents(call: OperationCall): AsyncGenerator<Buffer> {
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await subscribeToBotLogs(services.bus, id, hear).catch((error: unknown) => {
+  const listening = await subscribeToBotLogs(services.bus, bot, hear).catch((error: unknown) => {
     streams--
     throw error
   })

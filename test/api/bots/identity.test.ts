@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, type Tenant } from '../../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
@@ -174,6 +175,34 @@ t.test('gives the bot secrets of the Project and hides them in its log', async (
     type: { code: 'execute' },
     source: { observer: { reference: `Bot/${id}` } },
   })
+})
+
+t.test('runs the code of its own project for bots of two projects with one id', async (t) => {
+  const id = randomUUID()
+  const copies: Tenant[] = []
+  for (const name of ['trial', 'production']) {
+    const tenant = await botica.createTenant()
+    await change(tenant, {
+      systemSetting: [{ name: 'updateAsCreate', valueBoolean: true }],
+      secret: [text('PLACE', name)],
+    })
+    const made = await tenant.admin.put(`Bot/${id}`, { resourceType: 'Bot', id, name })
+    t.equal(made.status, 201, made.text)
+    const code = handler(`return ['${name}', event.secrets.PLACE.valueString]`)
+    const deployed = await tenant.admin.post(`Bot/${id}/$deploy`, { code, filename: 'index.js' })
+    t.equal(deployed.status, 200, deployed.text)
+    const { body } = await tenant.admin.get<Untyped>(`Bot/${id}`)
+    t.equal(body.meta.versionId, '2', 'both run the same version')
+    copies.push(tenant)
+  }
+  const [trial, production] = copies
+  for (const [tenant, name] of [
+    [trial, 'trial'],
+    [production, 'production'],
+    [trial, 'trial'],
+  ] as const) {
+    t.same((await execute(tenant?.admin ?? admin, id)).body, [name, name])
+  }
 })
 
 t.test('hides bots of a project that shares none', async (t) => {

@@ -214,10 +214,10 @@ t.test('keeps the latest thousand runs of a bot for a week', async (t) => {
   const { database } = services
   const bot = randomUUID()
   const now = Date.now()
-  const aRow = (ageMs: number): BotRunRow => ({
+  const aRow = (ageMs: number, project = 1): BotRunRow => ({
     bot,
     id: randomUUID(),
-    project: 1,
+    project,
     started: new Date(now - ageMs),
     record: {
       status: 'ok',
@@ -234,16 +234,23 @@ t.test('keeps the latest thousand runs of a bot for a week', async (t) => {
   const rows = [...Array.from({ length: 1010 }, (_, age) => aRow(age)), aRow(week + 1000)]
   await addBotRuns(database, rows)
   await addBotRuns(database, rows.slice(0, 10))
-  const kept = () =>
-    findBotRuns(database, { bot, project: undefined, after: undefined, count: 2000 })
+  const kept = (project = 1) =>
+    findBotRuns(database, { bot, project, after: undefined, count: 2000 })
   // The worker may have removed the old row by itself.
   const young = (await kept()).filter(({ id }) => id !== rows.at(-1)?.id)
   t.equal(young.length, 1010, 'stores a row once')
   await removeOldBotRuns(database)
   t.equal((await kept()).length, 1010)
-  await trimBotRuns(database, [bot, randomUUID()])
+  // Another Project may have a bot with the same id.
+  await addBotRuns(database, [aRow(week / 2, 2)])
+  await trimBotRuns(database, [
+    { bot, project: 1 },
+    { bot, project: 2 },
+    { bot: randomUUID(), project: 1 },
+  ])
   const latest = await kept()
   t.equal(latest.length, 1000)
+  t.equal((await kept(2)).length, 1)
   t.equal(latest[0]?.id, rows[0]?.id)
   t.match(latest[0]?.record.log, /^with a \0, a ", a \\, a }\n and half a/)
 })
