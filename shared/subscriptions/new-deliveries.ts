@@ -141,7 +141,8 @@ function lastOfEach(deliveries: readonly NewDelivery[]): readonly LastDelivery[]
   const groups = Map.groupBy(deliveries, (delivery) => {
     const { debounceMs, subscription, turn, event } = delivery
     if (debounceMs === undefined) return delivery
-    return `${subscription} ${turn?.key ?? `${event.type}/${event.subject.id}`}`
+    // Another Project may have the same ids.
+    return `${event.project} ${subscription} ${turn?.key ?? `${event.type}/${event.subject.id}`}`
   })
   return [...groups.values()].flatMap((group) => {
     const delivery = group.at(-1)

@@ -111,17 +111,18 @@ const MINUTE_MS = 60_000
 const KEPT = 20_000
 
 /** Returns whether the next success of a Subscription gets a separate AuditEvent. */
-export function createReportedAlone(): (subscription: string) => boolean {
+export function createReportedAlone(): (of: Pick<Delivery, 'project' | 'subscription'>) => boolean {
   const counts = new Cache<string, { readonly minute: number; count: number }>({
     name: 'audited-deliveries',
     max: KEPT,
   })
-  return (subscription) => {
+  return ({ project, subscription }) => {
+    const key = `${project} ${subscription}`
     const minute = Math.floor(Date.now() / MINUTE_MS)
-    let counted = counts.get(subscription)
+    let counted = counts.get(key)
     if (counted?.minute !== minute) {
       counted = { minute, count: 0 }
-      counts.set(subscription, counted)
+      counts.set(key, counted)
     }
     counted.count += 1
     return counted.count <= ALONE_A_MINUTE

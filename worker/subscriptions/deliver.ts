@@ -161,8 +161,7 @@ class Deliverer {
       return
     }
     const isStored = terms?.audit.has('resource') !== false
-    const unreported =
-      sent.kind === 'received' && isStored && !this.#isReportedAlone(delivery.subscription)
+    const unreported = sent.kind === 'received' && isStored && !this.#isReportedAlone(delivery)
     // Heartbeats would fill the Project with AuditEvents.
     const isBeat = delivery.notice === 'heartbeat' && sent.kind === 'received'
     if (!unreported && !isBeat) await audit(this.#services, delivery, attempted, startedAt)
