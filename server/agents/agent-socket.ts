@@ -6,8 +6,14 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../../shared/access/principal.ts'
 import { HttpError } from '../../shared/core/errors.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
 import { narrowSession } from '../../shared/identity/principals.ts'
-import { enterAgent, leaveAgent, renewAgent } from '../../shared/operations/agents/presence.ts'
+import {
+  agentAddress,
+  enterAgent,
+  leaveAgent,
+  renewAgent,
+} from '../../shared/operations/agents/presence.ts'
 import { TO_CONNECTION, type ToConnection } from '../../shared/operations/agents/requests.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { Metrics } from '../http/metrics.ts'
@@ -34,6 +40,8 @@ interface SocketOptions extends OpenedSocket {
 /** The agent of a connected socket. */
 interface Link {
   readonly agentId: string
+  /** The result of `agentAddress`. */
+  readonly address: string
   /** Address on the bus. */
   readonly connection: string
   readonly requests: AwaitedRequests
@@ -131,7 +139,7 @@ class AgentSocket implements Connection {
     const link = this.#link
     // While it closes, it cannot send anything to the agent.
     if (link === undefined || webSocket.readyState !== webSocket.OPEN) return
-    renewAgent(services.redis, link.agentId, link.connection, this.#version).then(
+    renewAgent(services.redis, link.address, link.connection, this.#version).then(
       (isCurrent) => {
         if (!isCurrent) this.#replaced()
       },
@@ -197,10 +205,10 @@ class AgentSocket implements Connection {
     try {
       const caller = await this.#authenticate(accessToken)
       if (agentId === undefined) throw new AgentError('Missing agent ID')
-      await readAgent(this.#options.services, caller, agentId)
+      const agent = await readAgent(this.#options.services, caller, agentId)
       this.#options.proven()
       this.#caller = caller
-      if (this.#link?.agentId !== agentId) await this.#enter(agentId)
+      if (this.#link?.address !== agentAddress(agent)) await this.#enter(agent)
       this.#send({ type: 'agent:connect:response' })
     } catch (error) {
       if (error instanceof AgentError) return this.#fail(error.message)
@@ -229,20 +237,22 @@ class AgentSocket implements Connection {
   }
 
   /** Listens before it becomes the agent's connection, so that no request is lost in between. */
-  async #enter(agentId: string): Promise<void> {
+  async #enter(agent: Resource): Promise<void> {
     await this.#leave()
+    const { id: agentId = '' } = agent
+    const address = agentAddress(agent)
     const { services, webSocket, connected } = this.#options
     const { bus, redis } = services
     const connection = randomUUID()
-    const requests = new AwaitedRequests(services, webSocket, agentId)
+    const requests = new AwaitedRequests(services, webSocket, address)
     const listening = await bus.listen(
       TO_CONNECTION,
       (message) => this.#hear(requests, message),
       connection,
     )
-    this.#link = { agentId, connection, requests, listening }
+    this.#link = { agentId, address, connection, requests, listening }
     connected.add(this)
-    const before = await enterAgent(redis, agentId, connection)
+    const before = await enterAgent(redis, address, connection)
     if (before !== undefined) await bus.publish(TO_CONNECTION, 'replaced', before)
   }
 
@@ -254,7 +264,7 @@ class AgentSocket implements Connection {
     connected.delete(this)
     link.listening.close().catch(() => undefined)
     // Redis forgets it anyway when it is not renewed.
-    await leaveAgent(services.redis, link.agentId, link.connection).catch(() => undefined)
+    await leaveAgent(services.redis, link.address, link.connection).catch(() => undefined)
   }
 
   async #end(): Promise<void> {
@@ -296,12 +306,12 @@ class AgentSocket implements Connection {
     const { channel, remote, callback } = frame
     const started = performance.now()
     try {
-      const agentId = this.#link?.agentId
-      if (agentId === undefined) throw new AgentError('Not connected')
+      if (this.#link === undefined) throw new AgentError('Not connected')
+      const { agentId, address: agent } = this.#link
       const principal = await this.#authenticate(frame.accessToken)
       this.#caller = principal
       const signal = this.#gone.signal
-      const sender = { principal, agentId, address, forwardedFor, signal }
+      const sender = { principal, agentId, agent, address, forwardedFor, signal }
       const answer = await transmit(services, sender, frame)
       const type = 'agent:transmit:response'
       this.#send({ type, channel, remote, callback, ...answer })
@@ -335,8 +345,8 @@ class AgentSocket implements Connection {
     const { principal } = narrowSession(session, caller)
     if (principal.allowsAddress?.(address) === false) return false
     try {
-      await readAgent(services, principal, link.agentId)
-      return true
+      const agent = await readAgent(services, principal, link.agentId)
+      return agentAddress(agent) === link.address
     } catch (error) {
       if (error instanceof AgentError) return false
       throw error

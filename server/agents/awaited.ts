@@ -31,13 +31,14 @@ type Request = Exclude<ToConnection, 'replaced'>
 export class AwaitedRequests {
   readonly #services: Services
   readonly #webSocket: WebSocket
-  readonly #agentId: string
+  /** Address of the agent. */
+  readonly #agent: string
   readonly #awaited = new Map<string, Awaited>()
 
-  constructor(services: Services, webSocket: WebSocket, agentId: string) {
+  constructor(services: Services, webSocket: WebSocket, agent: string) {
     this.#services = services
     this.#webSocket = webSocket
-    this.#agentId = agentId
+    this.#agent = agent
   }
 
   /** Errors: those of Redis; the text has expired. */
@@ -66,7 +67,7 @@ export class AwaitedRequests {
     this.#awaited.delete(callback)
     const { at, isAwaited, message } = found
     if (message !== undefined) {
-      recordAgentMessage(this.#services.redis, this.#agentId, {
+      recordAgentMessage(this.#services.redis, this.#agent, {
         ...message,
         at: Date.now(),
         direction: 'out',

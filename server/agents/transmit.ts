@@ -6,7 +6,7 @@ import { createJob, execute, runBot } from '../../shared/bots/execute.ts'
 import { readInput } from '../../shared/bots/execute-reply.ts'
 import { HttpError } from '../../shared/core/errors.ts'
 import { type Resource, targetIn, toObjects } from '../../shared/fhir/resource.ts'
-import { recordAgentMessage } from '../../shared/operations/agents/presence.ts'
+import { agentAddress, recordAgentMessage } from '../../shared/operations/agents/presence.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import { mediaType } from '../../shared/request/negotiate.ts'
 import { charge, SEARCH } from '../../shared/request/quota.ts'
@@ -23,6 +23,8 @@ export class AgentError extends Error {}
 interface Sender {
   readonly principal: Principal
   readonly agentId: string
+  /** Address of the connected agent, of `agentAddress`. */
+  readonly agent: string
   /** The agent's address, not the device's. */
   readonly address: string
   readonly forwardedFor: string | undefined
@@ -60,7 +62,7 @@ export async function transmit(
       return failedAnswer(services, sender, error)
     },
   )
-  recordAgentMessage(services.redis, sender.agentId, {
+  recordAgentMessage(services.redis, sender.agent, {
     at: Date.now(),
     direction: 'in',
     channel,
@@ -85,6 +87,8 @@ async function runChannel(
 ): Promise<TransmitAnswer> {
   const { principal, agentId, signal } = sender
   const agent = await readAgent(services, principal, agentId)
+  // The token of the message may be of another Project, which may have an Agent with the same id.
+  if (agentAddress(agent) !== sender.agent) throw new AgentError('Not connected')
   const id = findBotId(agent, message.channel)
   ran.bot = id
   const call = executeCall(services, sender, id, message.contentType)

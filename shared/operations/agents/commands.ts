@@ -11,6 +11,7 @@ import {
 import { jsonReply } from '../../request/reply.ts'
 import type { InputTexts, Operation, OperationCall } from '../../request/request.ts'
 import { type Found, findAgent, forAgents } from './find.ts'
+import { agentAddress } from './presence.ts'
 import { type AgentAnswer, type AgentRequest, askAgent } from './requests.ts'
 
 interface Command {
@@ -127,7 +128,7 @@ function commandOperation(command: Command): Operation {
     ...(acts ? { acts: true } : {}),
     async run(call) {
       const request = command.request(commandInputs(call, own))
-      const ask = ({ id }: Found) => answer(call, command, id, request)
+      const ask = (agent: Found) => answer(call, command, agentAddress(agent), request)
       if (call.id !== undefined) return jsonReply(200, await ask(await findAgent(call)))
       return await forAgents(call, own, ask)
     },
@@ -145,10 +146,10 @@ function commandInputs(call: OperationCall, own: readonly string[]): Inputs {
 async function answer(
   { services, request: { signal } }: OperationCall,
   { waitMs, outputs }: Command,
-  agentId: string,
+  agent: string,
   request: AgentRequest,
 ): Promise<Resource> {
-  const found = await askAgent(services, agentId, request, { waitMs, isAwaited: true, signal })
+  const found = await askAgent(services, agent, request, { waitMs, isAwaited: true, signal })
   if (found.type !== request.type.replace(/request$/, 'response')) {
     throw badRequest(`Agent answered with ${found.type}`)
   }

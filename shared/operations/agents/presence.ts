@@ -1,9 +1,18 @@
 /** Redis keeps the connection of each agent, its status, and its last messages. */
+import type { Resource } from '../../fhir/resource.ts'
 import type { Redis } from '../../redis/redis.ts'
 import { NOW, PREFIX, runScript, script } from '../../redis/script.ts'
 
-const agentKey = (id: string) => `${PREFIX}:agent:${id}`
-const messagesKey = (id: string) => `${PREFIX}:agent-messages:${id}`
+const agentKey = (address: string) => `${PREFIX}:agent:${address}`
+const messagesKey = (address: string) => `${PREFIX}:agent-messages:${address}`
+
+/**
+ * Names an Agent, with platform meta, by its Project and its id as stored: Projects may have Agents with the same id, and
+ * a path may spell an id in upper case.
+ */
+export function agentAddress({ id, meta }: Resource): string {
+  return `${meta?.project}/${id}`
+}
 
 /** Two missed heartbeats, and some seconds. */
 const LIVES_MS = 25_000
@@ -52,32 +61,32 @@ interface AgentState {
 /** Makes `connection` the agent's; returns the connection that it replaces. Errors: those of Redis. */
 export async function enterAgent(
   redis: Redis,
-  agentId: string,
+  agent: string,
   connection: string,
 ): Promise<string | undefined> {
   const values = [connection, LIVES_MS, KEEP_MS]
-  const before = await runScript(redis, ENTER, [agentKey(agentId)], values)
+  const before = await runScript(redis, ENTER, [agentKey(agent)], values)
   return typeof before === 'string' && before !== connection ? before : undefined
 }
 
 /** False if another connection has replaced this one. Errors: those of Redis. */
 export async function renewAgent(
   redis: Redis,
-  agentId: string,
+  agent: string,
   connection: string,
   version: string | undefined,
 ): Promise<boolean> {
   const values = [connection, LIVES_MS, KEEP_MS, version ?? '']
-  return (await runScript(redis, RENEW, [agentKey(agentId)], values)) === 1
+  return (await runScript(redis, RENEW, [agentKey(agent)], values)) === 1
 }
 
-export async function leaveAgent(redis: Redis, agentId: string, connection: string): Promise<void> {
-  await runScript(redis, LEAVE, [agentKey(agentId)], [connection])
+export async function leaveAgent(redis: Redis, agent: string, connection: string): Promise<void> {
+  await runScript(redis, LEAVE, [agentKey(agent)], [connection])
 }
 
 /** Errors: those of Redis. */
-export async function readAgentState(redis: Redis, agentId: string): Promise<AgentState> {
-  const found = await runScript(redis, READ, [agentKey(agentId)], [])
+export async function readAgentState(redis: Redis, agent: string): Promise<AgentState> {
+  const found = await runScript(redis, READ, [agentKey(agent)], [])
   const [connection = '', version = '', updated = ''] = Array.isArray(found)
     ? found.map(String)
     : []
@@ -107,12 +116,8 @@ export interface AgentMessageRecord {
 }
 
 /** Keeps the last 50 for a week. Errors are ignored: the list only informs. */
-export function recordAgentMessage(
-  redis: Redis,
-  agentId: string,
-  message: AgentMessageRecord,
-): void {
-  const key = messagesKey(agentId)
+export function recordAgentMessage(redis: Redis, agent: string, message: AgentMessageRecord): void {
+  const key = messagesKey(agent)
   redis
     .pipeline()
     .lpush(key, JSON.stringify(message))
@@ -125,8 +130,8 @@ export function recordAgentMessage(
 /** Newest first. Errors: those of Redis. */
 export async function readAgentMessages(
   redis: Redis,
-  agentId: string,
+  agent: string,
 ): Promise<readonly AgentMessageRecord[]> {
-  const texts = await redis.lrange(messagesKey(agentId), 0, -1)
+  const texts = await redis.lrange(messagesKey(agent), 0, -1)
   return texts.map((text) => JSON.parse(text) as AgentMessageRecord)
 }

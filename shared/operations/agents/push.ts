@@ -9,6 +9,7 @@ import { type Inputs, readInputs, toInteraction } from '../../request/parameters
 import { outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, Operation } from '../../request/request.ts'
 import { findAgent, findDestination } from './find.ts'
+import { agentAddress } from './presence.ts'
 import { type AgentAnswer, askAgent } from './requests.ts'
 
 const PING = 'x-application/ping'
@@ -69,7 +70,11 @@ export const push: Operation = {
     } as const
     const isAwaited = inputs.flag('waitForResponse') ?? false
     const { signal } = call.request
-    const answer = await askAgent(call.services, agent.id, message, { waitMs, isAwaited, signal })
+    const answer = await askAgent(call.services, agentAddress(agent), message, {
+      waitMs,
+      isAwaited,
+      signal,
+    })
     return isAwaited ? answerReply(answer) : outcomeReply(200, allOk)
   },
 }

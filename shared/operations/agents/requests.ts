@@ -58,14 +58,14 @@ interface Asking {
 
 type Away = Pick<Services, 'bus' | 'redis'>
 
-/** Returns the agent's answer. Errors: 400 not connected, timeout, error of the agent; 503. */
+/** Returns the answer of the agent with this address. Errors: 400 not connected, timeout, error of the agent; 503. */
 export async function askAgent(
   services: Away,
-  agentId: string,
+  agent: string,
   request: AgentRequest,
   asking: Asking,
 ): Promise<AgentAnswer> {
-  const { connection } = await failAs503(readAgentState(services.redis, agentId))
+  const { connection } = await failAs503(readAgentState(services.redis, agent))
   if (connection === undefined) throw notConnected()
   const answer = await failAs503(exchange(services, connection, request, asking))
   if (answer === undefined) throw timeout()

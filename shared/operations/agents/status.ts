@@ -7,7 +7,7 @@ import { jsonReply } from '../../request/reply.ts'
 import type { Operation } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
 import { findAgent, forAgents } from './find.ts'
-import { readAgentMessages, readAgentState } from './presence.ts'
+import { agentAddress, readAgentMessages, readAgentState } from './presence.ts'
 
 /** Errors: 400 without id and identifier, 403, 404, 503. */
 export const agentStatus: Operation = {
@@ -24,7 +24,7 @@ export const agentStatus: Operation = {
   },
   async run(call) {
     const agent = await findAgent(call)
-    return jsonReply(200, await readState(call.services, agent.id))
+    return jsonReply(200, await readState(call.services, agent))
   },
 }
 
@@ -38,11 +38,12 @@ export const bulkStatus: Operation = {
     description: 'At most 100. A Bundle of Parameters with `agent` and `result`.',
     answer: 'Bundle',
   },
-  run: (call) => forAgents(call, [], (agent) => readState(call.services, agent.id)),
+  run: (call) => forAgents(call, [], (agent) => readState(call.services, agent)),
 }
 
-async function readState({ redis }: Services, agentId: string): Promise<Resource> {
-  const { status, version, lastUpdated } = await readAgentState(redis, agentId).catch(away)
+async function readState({ redis }: Services, agent: Resource): Promise<Resource> {
+  const state = await readAgentState(redis, agentAddress(agent)).catch(away)
+  const { status, version, lastUpdated } = state
   return parametersResource([
     ['status', 'valueCode', status],
     ['version', 'valueString', version ?? 'unknown'],
@@ -62,9 +63,9 @@ export const agentMessages: Operation = {
   area: 'administration',
   async run(call) {
     const { principal, services } = call
-    const { id } = await findAgent(call)
+    const agent = await findAgent(call)
     if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
-    const messages = await readAgentMessages(services.redis, id).catch(away)
+    const messages = await readAgentMessages(services.redis, agentAddress(agent)).catch(away)
     return parametersReply(
       messages.map(({ at, bot, ...message }): Output => {
         const parts: readonly Output[] = [
