@@ -218,13 +218,13 @@ export const wsBindingToken: Operation = {
     const { isSuperAdmin, project } = principal
     if (!isSuperAdmin && !project.features.includes(FEATURE)) throw badRequest(FEATURE_OFF)
     await requireSubscription(services, principal, id)
-    const loginId = principal.loginId ?? (await newLogin(services, principal))
+    const { loginId, user, profile = '', scope } = await resolveHolder(services, principal)
     const token = await services.tokens.issue({
       loginId,
-      subject: principal.user ?? parseReference(principal.profile)?.id ?? loginId,
+      subject: user ?? parseReference(profile)?.id ?? loginId,
       clientId: principal.clientId,
-      profile: principal.profile ?? '',
-      scope: principal.scope,
+      profile,
+      scope,
       certificate: principal.certificate,
       lifetimeSeconds: LIFETIME_SECONDS,
       subscriptionId: id,
@@ -257,11 +257,19 @@ async function requireSubscription(
   throw badRequest(`Error reading subscription: ${reason}`)
 }
 
-/** Creates a revocable Login for credentials sent with each request. */
-async function newLogin(services: Services, principal: Principal): Promise<string> {
+/**
+ * Returns the login whose rights the token has. Creates a revocable one for credentials sent with each request, and one of
+ * the member for a caller that acts for a member: the caller's own login has the rights of the caller.
+ */
+async function resolveHolder(
+  services: Services,
+  principal: Principal,
+): Promise<Principal & { readonly loginId: string }> {
+  const { loginId, onBehalfOf } = principal
+  if (loginId !== undefined && onBehalfOf === undefined) return { ...principal, loginId }
   const session = await actingSession(services.principals, toActing(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
-  return createMemberLogin(services, session, 'client')
+  return { ...session.principal, loginId: await createMemberLogin(services, session, 'client') }
 }
 
 export const SOCKET_PATH = 'ws/subscriptions-r4'

@@ -333,11 +333,13 @@ function woken(ms: number, set: (wake: () => void) => void): Promise<void> {
 
 async function refusal(call: OperationCall): Promise<'revoked' | undefined> {
   const { principals } = call.services
-  const { loginId, membershipId = '', project } = call.principal
+  const { loginId, membershipId = '', project, onBehalfOf } = call.principal
   try {
-    const session = await (loginId === undefined
-      ? principals.forMembership(membershipId)
-      : principals.forLogin(loginId))
+    const caller = loginId === undefined ? undefined : await principals.forLogin(loginId)
+    if (loginId !== undefined && caller === undefined) return 'revoked'
+    // A caller that acts for a member has the rights of the member.
+    const isOwn = caller !== undefined && onBehalfOf === undefined
+    const session = isOwn ? caller : await principals.forMembership(membershipId)
     if (session?.principal.project.id !== project.id) return 'revoked'
     await requireLogAccess({ ...call, principal: narrowSession(session, call.principal).principal })
     return undefined

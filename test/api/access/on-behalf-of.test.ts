@@ -1,15 +1,20 @@
 /** `X-Medplum-On-Behalf-Of`: the rights are another member's, the author is the caller, `meta` names both. */
 import t from 'tap'
-import { openBotica, until } from '../../fixtures/botica.ts'
+import { upload } from '../../fixtures/binaries.ts'
+import { ALL_QUEUES, openBotica, until } from '../../fixtures/botica.ts'
+import type { Untyped } from '../../fixtures/bots/bots.ts'
+import { basic } from '../../fixtures/client.ts'
 import type { Meta, Resource } from '../../fixtures/fhir.ts'
+import { decodeJwtClaims } from '../../fixtures/people.ts'
 import { memberUnder } from '../../fixtures/policy/policy.ts'
 import { aPatient } from '../../fixtures/resources.ts'
+import { notificationType, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
   // Workers of other files would take the requests.
-  env: { DATABASE_URL: await createDatabase(t) },
+  env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: ALL_QUEUES },
 })
 const { admin, adminCredentials } = botica
 const DONE_MS = 60_000
@@ -66,3 +71,59 @@ t.test('writes an asynchronous request for the same member', async (t) => {
   await until(async () => (await found()).body.entry?.length === 1, DONE_MS)
   t.match((await found()).body.entry?.[0]?.resource.meta, BOTH)
 })
+
+t.test('sends to a web socket only what the member may read', async (t) => {
+  const { id } = await memberUnder(botica, {
+    entries: [
+      { resourceType: 'Patient', criteria: 'Patient?gender=female', hiddenFields: ['birthDate'] },
+      { resourceType: 'Subscription' },
+    ],
+  })
+  const reference = `ClientApplication/${id}`
+  const acting = { 'X-Medplum-On-Behalf-Of': reference }
+  const subscription = {
+    resourceType: 'Subscription',
+    status: 'active',
+    reason: 'Test',
+    criteria: 'Patient',
+    channel: { type: 'websocket' },
+  }
+  const { id: own, secret } = adminCredentials
+  for (const [client, headers] of [
+    [admin, acting],
+    [botica.anonymous, { ...acting, ...basic(own, secret) }],
+  ] as const) {
+    const made = await client.post<Untyped>('Subscription', subscription, headers)
+    t.equal(made.status, 201, made.text)
+    const path = `Subscription/${made.body.id}/$get-ws-binding-token`
+    const { body } = await client.get<Untyped>(path, headers)
+    const token = body.parameter.find(({ name }: Untyped) => name === 'token').valueString
+    t.match(decodeJwtClaims(token), { profile: reference, sub: id })
+    const socket = await openSocket(t, socketUrl(botica.baseUrl))
+    socket.say({ type: 'bind-with-token', payload: { token } })
+    await socket.heard((message) => notificationType(message) === 'handshake')
+    await admin.create(aPatient({ gender: 'male' }))
+    await admin.create(woman)
+    const event = await socket.heard((one) => notificationType(one) === 'event-notification')
+    t.equal(event.entry[1].resource.gender, 'female')
+    t.notOk(event.entry[1].resource.birthDate)
+    socket.webSocket.close()
+  }
+})
+
+t.test(
+  'makes an address for a download on behalf of a member, and none for an upload',
+  async (t) => {
+    const { id: reader } = await memberUnder(botica, { entries: [{ resourceType: 'Binary' }] })
+    const acting = { 'X-Medplum-On-Behalf-Of': `ClientApplication/${reader}` }
+    const { id } = await upload(admin, Buffer.from('content'), 'text/plain')
+    const path = `Binary/${id}/$presigned-url`
+    const { body } = await admin.get<Untyped>(path, acting)
+    t.equal(await (await fetch(body.parameter[0].valueUri)).text(), 'content')
+    const refused = await admin.get<Untyped>(`${path}?upload=true`, acting)
+    t.match(refused, {
+      status: 400,
+      body: { issue: [{ details: { text: /cannot be made on behalf of a member/ } }] },
+    })
+  },
+)

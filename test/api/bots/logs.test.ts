@@ -21,10 +21,15 @@ interface Listener {
   close(): void
 }
 
-async function follow(client: Client, id: string, baseUrl = botica.baseUrl): Promise<Listener> {
+async function follow(
+  client: Client,
+  id: string,
+  baseUrl = botica.baseUrl,
+  more: Readonly<Record<string, string>> = {},
+): Promise<Listener> {
   const controller = new AbortController()
   const response = await fetch(new URL(`fhir/R4/Bot/${id}/$logs`, baseUrl), {
-    headers: { Authorization: `Bearer ${client.token}`, Accept: 'text/event-stream' },
+    headers: { Authorization: `Bearer ${client.token}`, Accept: 'text/event-stream', ...more },
     signal: controller.signal,
   })
   if (response.status !== 200) throw new Error(`$logs answered ${response.status}`)
@@ -166,9 +171,13 @@ t.test('ends the stream of a listener that loses access', async (t) => {
   const url = `ProjectMembership/${membership.id}`
   await botica.superAdmin.put(url, { ...membership, admin: true })
   const listener = await eventually(() => follow(member.client, id).catch(() => undefined))
+  const acting = { 'X-Medplum-On-Behalf-Of': `ClientApplication/${member.id}` }
+  const represented = await follow(admin, id, botica.baseUrl, acting)
   await botica.superAdmin.put(url, { ...membership, admin: false })
-  await listener.over
-  t.same(listener.heard, [{ type: 'close', data: { reason: 'revoked' } }])
+  for (const { over, heard } of [listener, represented]) {
+    await over
+    t.same(heard, [{ type: 'close', data: { reason: 'revoked' } }])
+  }
 })
 
 t.test('ends streams cleanly on web shutdown', async (t) => {
