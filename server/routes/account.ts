@@ -150,20 +150,20 @@ const ACTIVE_MS = 3_600_000
 
 async function describeCaller(services: Services, session: Session) {
   // An app learns its own rights, and nothing about the account.
-  if (!reaches(session.principal, 'account')) return withoutPerson(session)
+  if (!reaches(session.principal, 'account')) return await withoutPerson(services, session)
   const userId = userIdOfSession(session)
   const user = userId === undefined ? undefined : await readUser(services.repository, userId)
   const own = await signedInUser(services, session)
   return {
     ...(user === undefined ? {} : { user: described(user, own !== undefined) }),
-    ...sessionDetails(session),
+    ...(await sessionDetails(services, session)),
     ...(own === undefined ? {} : { security: await describeSecurity(services, own, session) }),
   }
 }
 
 /** Includes the profile if the scope requests it or grants reading its type. */
-function withoutPerson(session: Session) {
-  const details = sessionDetails(session)
+async function withoutPerson(services: Services, session: Session) {
+  const details = await sessionDetails(services, session)
   const { principal, profile } = session
   const { resourceType, id } = profile
   const isShown =

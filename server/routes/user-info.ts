@@ -2,22 +2,23 @@
  * Claims about a person: https://openid.net/specs/openid-connect-core-1_0.html#UserInfo. Unknown values are omitted.
  */
 import { asArray, isObject, type Resource, toObjects } from '../../shared/fhir/resource.ts'
-import { userIdOfSession } from '../../shared/projects/signed-in-user.ts'
+import { displayName, type Session } from '../../shared/identity/principals.ts'
+import { userIdOfSession, visibleProfile } from '../../shared/projects/signed-in-user.ts'
 import { readUser } from '../../shared/projects/users.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { type Context, caller } from '../http/context.ts'
 
 export async function userInfo(services: Services, ctx: Context): Promise<Record<string, unknown>> {
   const { session, principal } = caller(ctx)
-  const { profile } = session
+  const profile = await visibleProfile(services, session)
   const words = new Set((ctx.state.claims?.scope ?? '').split(' '))
   const phone = findTelecom(profile, 'phone')
   return known({
     sub: profile.id,
     ...(words.has('profile')
-      ? { profile: principal.profile, name: principal.profileDisplay, ...personClaims(profile) }
+      ? { profile: principal.profile, name: displayName(profile), ...personClaims(profile) }
       : {}),
-    ...(words.has('email') ? await emailClaims(services, ctx) : {}),
+    ...(words.has('email') ? await emailClaims(services, session, profile) : {}),
     ...(words.has('phone') && phone !== undefined
       ? { phone_number: phone, phone_number_verified: false }
       : {}),
@@ -55,15 +56,15 @@ function seconds(instant: string | undefined): number | undefined {
 
 async function emailClaims(
   { repository }: Services,
-  ctx: Context,
+  session: Session,
+  profile: Resource,
 ): Promise<Record<string, unknown>> {
-  const { session } = caller(ctx)
   const userId = userIdOfSession(session)
   const user = userId === undefined ? undefined : await readUser(repository, userId)
   if (typeof user?.email === 'string') {
     return { email: user.email, email_verified: user.emailVerified === true }
   }
-  const email = findTelecom(session.profile, 'email')
+  const email = findTelecom(profile, 'email')
   return email === undefined ? {} : { email, email_verified: false }
 }
 

@@ -5,6 +5,7 @@ import { withoutHidden } from '../access/fields/fields.ts'
 import { effectiveEntries } from '../access/policy.ts'
 import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
 import { badRequest, HttpError, issue, outcome } from '../core/errors.ts'
+import { parseJson } from '../fhir/json.ts'
 import { type Resource, referenceTo, targetIn } from '../fhir/resource.ts'
 import { checkGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
 import type { Session } from '../identity/principals.ts'
@@ -116,9 +117,30 @@ function personNeeded(): HttpError {
   )
 }
 
+/**
+ * Returns the profile of a session as its member may read it, whatever the scope, and without secrets. Of a profile that the
+ * member may not read, it returns the type, id and name: what a person needs to sign in.
+ */
+export async function visibleProfile(
+  { principals, repository }: Pick<Services, 'principals' | 'repository'>,
+  { principal, membership, profile }: Session,
+): Promise<Resource> {
+  if (principal.rules === undefined) return withoutHidden(principal, profile)
+  const { resourceType, id = '', name } = profile
+  const member = await principals.forMembership(membership.id ?? '')
+  const [seen] = member
+    ? await repository.readMany(member.principal, [{ type: resourceType, id }])
+    : []
+  if (seen?.content === undefined) return { resourceType, id, name }
+  return withoutHidden(principal, parseJson(seen.content) as Resource)
+}
+
 /** Leaves secrets out for administrators as well: a bot gets the details as a part of its event. */
-export function sessionDetails(session: Session) {
-  const { project, membership, profile, principal } = session
+export async function sessionDetails(
+  services: Pick<Services, 'principals' | 'repository'>,
+  session: Session,
+) {
+  const { project, membership, principal } = session
   return {
     project: {
       resourceType: 'Project',
@@ -136,7 +158,7 @@ export function sessionDetails(session: Session) {
       profile: membership.profile,
       admin: membership.admin,
     },
-    profile: withoutHidden(principal, profile),
+    profile: await visibleProfile(services, session),
     config: configurationWithMenu(session),
     accessPolicy: effectivePolicy(session),
   }

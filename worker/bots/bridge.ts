@@ -248,7 +248,8 @@ export class Bridge implements Host {
       return await this.#beside(() => this.#invite(decodeURIComponent(invited), asked))
     }
     if (method === 'GET' && path === '/auth/me') {
-      const body = JSON.stringify(sessionDetails(this.#options.session))
+      const { services, session } = this.#options
+      const body = JSON.stringify(await sessionDetails(services, session))
       return { status: 200, headers: { 'Content-Type': JSON_TYPE }, body }
     }
     return answerOutcome(404, notFound().outcome)

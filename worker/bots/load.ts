@@ -84,7 +84,8 @@ export function createLoader(services: Services) {
       const botProject = isHome ? session.project : await projects.fetch(job.botProjectId)
       const sources = [botProject, ...(isHome ? [] : [session.project])]
       const secrets = mergeSecrets(sources, present.system === true, declared?.secrets)
-      return { ...loaded, session, declared, secrets }
+      const context = await contextText(services, session)
+      return { ...loaded, session, declared, secrets, context }
     },
     /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
     async projectConcurrency({ projectId }: ExecuteJob): Promise<number> {
@@ -185,6 +186,8 @@ interface LoadedRun extends LoadedBot {
   /** Undefined for a Bot that may use all secrets and hosts. */
   readonly declared: BotDeclarations | undefined
   readonly secrets: Secrets
+  /** JSON text of the preset context of `medplum`. */
+  readonly context: string
 }
 
 export interface LoadedBot {
@@ -213,7 +216,7 @@ export interface LoadedBot {
 const SHORTEST_SECRET = 8
 
 // All runs of a membership share a session until it is reloaded, and its text with it.
-const contexts = new WeakMap<Session, string>()
+const contexts = new WeakMap<Session, Promise<string>>()
 
 interface EventTimes {
   readonly attempt: number
@@ -223,16 +226,15 @@ interface EventTimes {
 interface EventOf {
   readonly job: ExecuteJob
   readonly bot: Resource
-  readonly session: Session
   readonly secrets: string
+  readonly context: string
   readonly times: EventTimes
-  readonly baseUrl: string
   /** Only for bots that use it synchronously. */
   readonly accessToken: string | undefined
 }
 
 export function eventText(run: EventOf): string {
-  const { job, bot, session, secrets, times, baseUrl, accessToken } = run
+  const { job, bot, secrets, context, times, accessToken } = run
   const head = JSON.stringify({
     bot: {
       reference: `Bot/${job.botId}`,
@@ -253,25 +255,28 @@ export function eventText(run: EventOf): string {
     accessToken,
   })
   const parameters = job.parameters === undefined ? '' : `,"parameters":${job.parameters}`
-  return `${head.slice(0, -1)}${parameters},"secrets":${secrets},"context":${contextText(session, baseUrl)}}`
+  return `${head.slice(0, -1)}${parameters},"secrets":${secrets},"context":${context}}`
 }
 
-function contextText(session: Session, baseUrl: string): string {
-  let text = contexts.get(session)
-  if (text === undefined) {
-    const { project, profile, ...rest } = sessionDetails(session)
-    text = JSON.stringify({
-      baseUrl,
-      details: JSON.stringify({
-        ...rest,
-        project: { ...shownProject(session.project), ...project },
-        membership: session.membership,
-        profile,
-      }),
-    })
-    contexts.set(session, text)
-  }
+function contextText(services: Services, session: Session): Promise<string> {
+  const known = contexts.get(session)
+  if (known !== undefined) return known
+  const text = describeContext(services, session)
+  contexts.set(session, text)
+  // Failures are not cached.
+  text.catch(() => contexts.delete(session))
   return text
+}
+
+async function describeContext(services: Services, session: Session): Promise<string> {
+  const { project, profile, ...rest } = await sessionDetails(services, session)
+  const details = JSON.stringify({
+    ...rest,
+    project: { ...shownProject(session.project), ...project },
+    membership: session.membership,
+    profile,
+  })
+  return JSON.stringify({ baseUrl: services.config.baseUrl, details })
 }
 
 function shownProject(project: Resource): Record<string, unknown> {

@@ -62,7 +62,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
   const { job, attempt, controller, hold, dryRun } = running
   const { services } = dryRun ?? parts
   const [run, input] = await Promise.all([parts.loader.run(job), runs.input(job)])
-  const { session, declared, secrets, ...loaded } = run
+  const { session, declared, secrets, context, ...loaded } = run
   const { bot, limits } = loaded
   const isDry = dryRun !== undefined
   await using token = isDry ? NO_TOKEN : createRunToken(services, session, declared, limits.wallMs)
@@ -82,7 +82,6 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
   const report = isDry
     ? dryRun.report(job, startedAt, secrets.values)
     : reports.start(started, secrets.values)
-  const { baseUrl } = services.config
   const result = await executors.run(
     {
       ...loaded,
@@ -94,7 +93,7 @@ export async function runOnce(parts: RunParts, running: Running): Promise<Attemp
       depth: job.depth,
       identity: callerKey(session.principal),
       inputKind: job.inputKind,
-      event: eventText({ job, bot, session, secrets: secrets.text, times, baseUrl, accessToken }),
+      event: eventText({ job, bot, secrets: secrets.text, context, times, accessToken }),
       input,
       onLog: report.onLog,
     },

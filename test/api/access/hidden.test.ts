@@ -1,11 +1,14 @@
 /** Nothing reveals content hidden by a policy: compartments, platform meta, versions, Subscriptions. */
 import t from 'tap'
+import { scopedPerson } from '../../fixtures/attacks/scoped.ts'
 import { openBotica } from '../../fixtures/botica.ts'
+import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { aPerson, type Person } from '../../fixtures/people.ts'
 import { memberUnder } from '../../fixtures/policy/policy.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 
-const botica = await openBotica(t)
-const { admin } = botica
+const botica = await openBotica(t, { worker: true })
+const { admin, project, services } = botica
 const EXTENDED = { 'X-Medplum': 'extended' }
 const patient = await admin.create(aPatient({ telecom: [{ system: 'phone', value: '555' }] }))
 const observation = await admin.create(
@@ -192,4 +195,62 @@ t.test('rejects Subscriptions whose criteria use hidden elements', async (t) => 
       201,
     )
   }
+})
+
+/** Returns a patient with a password, whose profile has more than a name. */
+async function aPatientUnder(...resource: readonly object[]): Promise<Person> {
+  const policy = await admin.create({ resourceType: 'AccessPolicy', resource })
+  const access = [{ policy: { reference: `AccessPolicy/${policy.id}` } }]
+  const person = await aPerson(services, project, { profileType: 'Patient', details: { access } })
+  const path = `Patient/${person.profile.id}`
+  const put = await admin.put(path, {
+    ...(await admin.get(path)).body,
+    telecom: [{ system: 'phone', value: '555-0100' }],
+    birthDate: '1990-01-01',
+    address: [{ city: 'Springfield' }],
+  })
+  t.equal(put.status, 200, put.text)
+  return person
+}
+
+const CLAIMS = 'openid profile phone address'
+
+t.test('shows of one’s own profile what the policy shows', async (t) => {
+  const code = handler(`return [medplum.getProfile(), await medplum.get('auth/me')]`)
+  const bot = await aBot(botica, code, { fields: { runAsUser: true } })
+  const hiddenFields = ['telecom', 'birthDate']
+  const bots = { resourceType: 'Bot', readonly: true }
+  for (const entries of [
+    [{ resourceType: 'Patient', hiddenFields }, bots],
+    [
+      { resourceType: 'Patient', criteria: 'Patient?active=false' },
+      { resourceType: 'Patient', criteria: 'Patient?_id=%patient.id', hiddenFields },
+      bots,
+    ],
+  ]) {
+    const person = await aPatientUnder(...entries)
+    const client = await scopedPerson(botica, person, CLAIMS)
+    const answers = [
+      await client.get('/auth/me'),
+      await client.get('/oauth2/userinfo'),
+      await execute(client, bot),
+    ]
+    for (const { status, text } of answers) {
+      t.equal(status, 200)
+      t.match(text, 'Springfield')
+      t.notMatch(text, /555-0100|1990-01-01/)
+    }
+  }
+})
+
+t.test('shows the name of a profile that its member may not read', async (t) => {
+  const person = await aPatientUnder({ resourceType: 'Observation' })
+  const client = await scopedPerson(botica, person, CLAIMS)
+  const { body, status } = await client.get<Untyped>('/auth/me')
+  t.equal(status, 200)
+  const { resourceType, id, name } = person.profile
+  t.same(body.profile, { resourceType, id, name })
+  const { body: claims } = await client.get<Untyped>('/oauth2/userinfo')
+  t.match(claims, { sub: id, name: 'Ada Lovelace', given_name: 'Ada' })
+  t.same([claims.phone_number, claims.birthdate, claims.address], [undefined, undefined, undefined])
 })
