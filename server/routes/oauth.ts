@@ -307,7 +307,8 @@ async function introspect(
   const asking = await askingPrincipal(services, keys, ctx, { form, authenticate })
   const { tokens, principals } = services
   const claims = await tokens.verify(requiredParameter(form, 'token'))
-  if (typeof claims !== 'object') return { active: false }
+  // Tokens of web sockets serve only to bind a Subscription: no server of resources may take them.
+  if (typeof claims !== 'object' || claims.subscriptionId !== undefined) return { active: false }
   const session = await principals.forLogin(claims.loginId)
   if (session === undefined) return { active: false }
   const isOurs =

@@ -6,6 +6,7 @@ import { system } from '../../../shared/access/project-context.ts'
 import { openBotica, SYSTEM_PROJECT_ID, until } from '../../fixtures/botica.ts'
 import { basic, createClient } from '../../fixtures/client.ts'
 import { aPerson, askToken, PASSWORD, pkce, redeemCode } from '../../fixtures/people.ts'
+import { getBindingToken, subscribe } from '../../fixtures/sockets.ts'
 
 const botica = await openBotica(t)
 const { baseUrl, services } = botica
@@ -108,6 +109,8 @@ t.test('introspection shows only tokens of the project of the caller', async (t)
   t.match(await ask(client.token ?? ''), { active: true, client_id: id, sub: id })
   t.same(await ask(botica.superAdmin.token ?? ''), { active: false })
   t.same(await ask('x'), { active: false })
+  const forSocket = await getBindingToken(client, await subscribe(client, 'Patient'))
+  t.same(await ask(forSocket), { active: false })
 })
 
 t.test('ends a login in other processes within 5 s', async (t) => {
