@@ -244,6 +244,7 @@ type Scope = Pick<Principal, 'scope' | 'patient'>
 
 const SCOPE = 'https://medplum.com/fhir/StructureDefinition/author-scope'
 const PATIENT = 'https://medplum.com/fhir/StructureDefinition/author-patient'
+const PROJECT = 'https://medplum.com/fhir/StructureDefinition/author-project'
 
 export function scopeExtension(principal: Principal): { readonly extension?: readonly object[] } {
   if (principal.rules?.scoped === undefined) return {}
@@ -252,16 +253,29 @@ export function scopeExtension(principal: Principal): { readonly extension?: rea
   return { extension: [{ url: SCOPE, valueString: scope }, ...context] }
 }
 
+/** Names the Project of a super admin, who may write to others: they may have a profile with the same id. */
 export function scopedAuthor(principal: Principal): Reference {
-  return { ...profileReference(principal), ...scopeExtension(principal) }
+  const { isSuperAdmin, project } = principal
+  const home = isSuperAdmin ? [{ url: PROJECT, valueString: project.id }] : []
+  const extension = [...(scopeExtension(principal).extension ?? []), ...home]
+  return { ...profileReference(principal), ...(extension.length === 0 ? {} : { extension }) }
 }
 
-export function scopeIn(element: { readonly extension?: unknown } | undefined): Scope | undefined {
-  const given = toObjects(element?.extension)
-  const text = (url: string) => {
-    const value = given.find((item) => item.url === url)?.valueString
-    return typeof value === 'string' ? value : undefined
-  }
-  const scope = text(SCOPE)
-  return scope === undefined ? undefined : { scope, patient: text(PATIENT) }
+interface Extended {
+  readonly extension?: unknown
+}
+
+export function scopeIn(element: Extended | undefined): Scope | undefined {
+  const scope = extensionText(element, SCOPE)
+  return scope === undefined ? undefined : { scope, patient: extensionText(element, PATIENT) }
+}
+
+/** Returns the Project of an author from another Project than that of the resource. */
+export function authorProject(author: Extended | undefined): string | undefined {
+  return extensionText(author, PROJECT)
+}
+
+function extensionText(element: Extended | undefined, url: string): string | undefined {
+  const value = toObjects(element?.extension).find((item) => item.url === url)?.valueString
+  return typeof value === 'string' ? value : undefined
 }

@@ -1,6 +1,6 @@
 /** Resolves the Bot of a `$execute` or a Subscription, its identity, code and limits. */
 import { callerKey, type Principal, systemPrincipal } from '../access/principal.ts'
-import { scopeIn } from '../access/scopes.ts'
+import { authorProject, scopeIn } from '../access/scopes.ts'
 import { Cache } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, forbiddenByPlatform, ignoreClientError, notFound } from '../core/errors.ts'
@@ -239,14 +239,11 @@ export async function resolveAuthorSession(
   subscription: Resource,
   projectNumber: number,
 ): Promise<Session | undefined> {
-  const author = subscription.meta?.author
-  const reference = author?.reference ?? ''
-  const isBot = reference.startsWith('Bot/')
-  const found = await principals.forProfile(
-    reference,
-    isBot ? subscription.meta?.project : undefined,
-  )
-  if (found === undefined) return undefined
+  const { author, project: own } = subscription.meta ?? {}
+  // A profile of another Project with the same id, such as that of a super admin, must not stand in for the author.
+  const home = authorProject(author) ?? own
+  const found = home && (await principals.forProfile(author?.reference ?? '', home))
+  if (!found) return undefined
   const session = narrowSession(found, scopeIn(author) ?? found.principal)
   const { project, isSuperAdmin } = session.principal
   return isSuperAdmin || project.number === projectNumber ? session : undefined

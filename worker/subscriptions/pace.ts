@@ -22,7 +22,8 @@ export function createPaceReader(services: Services): ReadPace {
     types: ['Bot'],
   })
   return async (subscription, project, about) => {
-    const key = `${project} ${subscription.meta?.author?.reference} ${about.bot}`
+    const { author, project: home } = subscription.meta ?? {}
+    const key = JSON.stringify([project, home, author, about.bot])
     const cached = bots.get(key)
     const finding = cached ?? findBot(services, subscription, project, about.bot)
     if (cached === undefined) {
