@@ -39,6 +39,8 @@ export interface Credentials {
   readonly ip: string
   /** Header with the client certificate, as the proxy sent it. */
   readonly certificate: string | undefined
+  /** Id of the Project in the address. */
+  readonly projectScope?: string | undefined
 }
 
 /** A member with credentials (FHIR, mail or CDS Hooks), one proven before, or an anonymous caller of a web hook. */

@@ -31,6 +31,7 @@ export function credentialsIn({ config }: Pick<Services, 'config'>, ctx: Context
     onBehalfOf: ctx.get(ON_BEHALF_OF),
     ip: ctx.ip,
     certificate: certificateHeader(config, headers),
+    projectScope: ctx.state.projectScope,
   }
 }
 
@@ -93,11 +94,11 @@ const SCHEME = /^(\w+) +([^ ]+) *$/
 /** Returns the member of a token or client credentials; undefined without credentials. Errors: 401, 429. */
 async function findCaller(
   services: Services,
-  { authorization, ip, certificate }: Credentials,
+  { authorization, ip, certificate, projectScope }: Credentials,
 ): Promise<Found | undefined> {
   const [, scheme = '', value = ''] = SCHEME.exec(authorization ?? '') ?? []
   if (scheme.toLowerCase() === 'bearer') return await byBearer(services, value, certificate)
-  if (scheme.toLowerCase() === 'basic') return await byBasic(services, value, ip)
+  if (scheme.toLowerCase() === 'basic') return await byBasic(services, value, ip, projectScope)
   return undefined
 }
 
@@ -130,11 +131,16 @@ async function byBasic(
   services: Services,
   encoded: string,
   ip: string,
+  projectScope: string | undefined,
 ): Promise<Found | undefined> {
   const credentials = parseBasic(encoded)
   if (credentials === undefined) return undefined
   const { id, secret } = credentials
-  const session = await services.principals.forProfile(`ClientApplication/${id}`)
+  const { principals } = services
+  const profile = `ClientApplication/${id}`
+  // Another Project may have a client with the same id.
+  const own = projectScope && (await principals.forProfile(profile, projectScope))
+  const session = own || (await principals.forProfile(profile))
   if (session === undefined || !isActiveClient(session.profile)) return undefined
   if (!takesSecret(session.profile)) return undefined
   if (!verifyClientSecret(services, session.profile, secret, rateLimitAddress(ip))) return undefined

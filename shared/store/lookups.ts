@@ -20,14 +20,15 @@ interface Lookup {
   readonly sort?: readonly SortRule[] | undefined
 }
 
-/** Returns a resource of the registry, read by the service; undefined if there is none. One statement. */
+/** Returns a resource of the registry, read by the service or by `reader`; undefined if there is none. One statement. */
 export async function readRegistry(
   repository: Repository,
   type: string,
   id: string,
+  reader = system,
 ): Promise<Resource | undefined> {
   if (!isLegalId(id)) return undefined
-  const [found] = await repository.readMany(system, [{ type, id }])
+  const [found] = await repository.readMany(reader, [{ type, id }])
   return found?.content === undefined ? undefined : parseVersion(found)
 }
 

@@ -7,6 +7,8 @@ import {
   isActiveClient,
   isRegisteredRedirect,
 } from '../../../shared/access/credentials/clients.ts'
+import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { system } from '../../../shared/access/project-context.ts'
 import { badRequest } from '../../../shared/core/errors.ts'
 import { type Resource, targetIn } from '../../../shared/fhir/resource.ts'
 import type { Services } from '../../../shared/request/services.ts'
@@ -103,12 +105,15 @@ export async function findApp(
 
 /** Returns an active client of the called address; otherwise undefined. One statement, none for built-in clients. */
 export async function findClient(
-  { repository, config, projectScope }: Services,
+  { repository, principals, config, projectScope }: Services,
   id: string,
 ): Promise<Resource | undefined> {
   if (id === CLI_CLIENT.id) return config.cliClientEnabled ? CLI_CLIENT : undefined
   if (id === CONSOLE_CLIENT_ID) return config.consoleEnabled ? consoleClient(config) : undefined
-  const client = await readRegistry(repository, 'ClientApplication', id)
+  const project = projectScope === undefined ? undefined : await principals.project(projectScope)
+  // Another Project may have a client with the same id.
+  const reader = project === undefined ? system : systemPrincipal(project, 'project')
+  const client = await readRegistry(repository, 'ClientApplication', id, reader)
   if (client === undefined || !isActiveClient(client)) return undefined
   return projectScope === undefined || projectOfClient(client) === projectScope ? client : undefined
 }

@@ -138,8 +138,9 @@ export async function requireClientSession(
 ): Promise<Session> {
   const { id } = given
   if (id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
-  const session = await services.principals.forProfile(`ClientApplication/${id}`)
-  if (session === undefined || !isInScope(services.projectScope, session.project))
+  const { principals, projectScope } = services
+  const session = await principals.forProfile(`ClientApplication/${id}`, projectScope)
+  if (session === undefined || !isInScope(projectScope, session.project))
     throw invalidClient(services, given, 'Invalid client')
   ctx.state.limitTo?.(session.principal.project.rateLimits)
   await verifyClientProof(services, keys, session.profile, given)

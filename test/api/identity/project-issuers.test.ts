@@ -5,7 +5,7 @@ import { MedplumClient } from 'medplum52'
 import t from 'tap'
 import { openBotica, type Tenant } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
-import { createClient } from '../../fixtures/client.ts'
+import { basic, createClient } from '../../fixtures/client.ts'
 import { aPerson, askToken, codeFlow, decodeJwtClaims, PASSWORD } from '../../fixtures/people.ts'
 
 const botica = await openBotica(t)
@@ -67,6 +67,43 @@ t.test('answers alike for a project of others and an unknown one', async (t) => 
       `${new URL(place).pathname}.well-known/openid-configuration`,
     )
     t.match(document, { status: 200, body: { issuer: place } })
+  }
+})
+
+t.test('signs in clients of two projects with one id at their own addresses', async (t) => {
+  const id = randomUUID()
+  const redirect = (name: string) => `https://${name}.example/signed-in`
+  const tenants = [
+    { ...botica, name: 'ours' },
+    { ...other, name: 'theirs' },
+  ]
+  for (const { admin, project, name } of tenants) {
+    const { body } = await botica.superAdmin.get<Untyped>(`Project/${project.id}`)
+    const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
+    await botica.superAdmin.put(`Project/${project.id}`, { ...body, systemSetting })
+    services.principals.forget()
+    const client = { resourceType: 'ClientApplication', id, name, secret: `secret-of-${name}` }
+    const app = { ...client, redirectUris: [redirect(name)] }
+    t.equal((await admin.put(`ClientApplication/${id}`, app)).status, 201)
+    const profile = { reference: `ClientApplication/${id}` }
+    const membership = { resourceType: 'ProjectMembership', user: profile, profile }
+    const home = { project: { reference: `Project/${project.id}` } }
+    t.equal((await admin.post('ProjectMembership', { ...membership, ...home })).status, 201)
+  }
+  for (const tenant of tenants) {
+    const place = formatIssuer(tenant)
+    const secret = `secret-of-${tenant.name}`
+    const { body } = await askToken(place, { ...byClient, ...credentials({ id, secret }) })
+    const client = createClient(baseUrl, body.access_token)
+    const { pathname } = new URL(place)
+    const me = `${pathname}auth/me`
+    const shown = { status: 200, body: { project: { id: tenant.project.id } } }
+    t.match(await client.get(me), shown)
+    t.match(await anonymous.get(me, basic(id, secret)), shown)
+    const { authorizePath } = codeFlow(place, redirect(tenant.name))
+    const { headers } = await anonymous.get(pathname + authorizePath(id))
+    const page = new URL(headers.get('location') ?? '')
+    t.equal(page.searchParams.get('project_id'), tenant.project.id)
   }
 })
 
