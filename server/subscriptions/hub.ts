@@ -11,13 +11,19 @@ import {
   type SocketNotification,
   type SocketSubscription,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
-import { renewSubscriptions, watch } from '../../shared/subscriptions/store-socket-subscriptions.ts'
+import {
+  heldTexts,
+  renewSubscriptions,
+  watch,
+} from '../../shared/subscriptions/store-socket-subscriptions.ts'
+import { CLOSE } from '../http/web-sockets.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
 export interface Listener {
   readonly binding: Binding
   send(text: string): void
-  end(): void
+  /** The Subscription or the login has ended; `code` closes a socket without other bindings. */
+  end(code: number): void
   /** The socket is too slow, or notifications may have been lost. */
   overflow(): void
 }
@@ -53,23 +59,36 @@ export class Hub {
     return this.#bindings
   }
 
-  /** Adds a listener, which gets all later changes. Errors: those of Redis and PostgreSQL; then nothing is added. */
-  async add(listener: Listener): Promise<void> {
-    const { id } = listener.binding.subscription
+  /**
+   * Adds a listener, which gets all later changes. Returns false for a Subscription deleted meanwhile. Errors: those of
+   * Redis and PostgreSQL. In both cases nothing is added.
+   */
+  async add(listener: Listener): Promise<boolean> {
+    const { id, text } = listener.binding.subscription
     const bound = this.#bound.get(id) ?? this.#listen(id)
     bound.listeners.add(listener)
     this.#bindings += 1
     try {
       // Listening starts before the registration, so that no notification is lost in between.
       await bound.listening
+      // The message of an earlier deletion was missed, and a renewal would restore the Subscription.
+      const [held] = await heldTexts(this.#services.redis, [id])
+      if (held !== text) {
+        await this.#drop(listener)
+        return false
+      }
       await this.#renew([listener.binding])
+      return true
     } catch (error) {
       await this.#drop(listener)
       throw error
     }
   }
 
-  /** Ends the listeners, and the Subscriptions that no socket of any process is bound to. */
+  /**
+   * Removes the listeners, and the Subscriptions that no socket of any process is bound to. A socket bound after the
+   * count is closed, so that its client creates the Subscription again.
+   */
   async remove(leaving: readonly Listener[]): Promise<void> {
     const ended: SocketSubscription[] = []
     await Promise.all(
@@ -82,7 +101,7 @@ export class Hub {
         if (others === 0) ended.push(subscription)
       }),
     )
-    if (ended.length > 0) await forgetSocketSubscriptions(this.#services, ended)
+    if (ended.length > 0) await forgetSocketSubscriptions(this.#services, ended, 'gap')
   }
 
   close(): void {
@@ -95,7 +114,7 @@ export class Hub {
     const hear = (message: SocketMessage) => {
       if (message === 'left') return
       for (const listener of listeners) {
-        if (message === 'end') listener.end()
+        if (message === 'end') listener.end(CLOSE.tryAgainLater)
         else if (message === 'gap') listener.overflow()
         else this.#notify(listener, message)
       }
@@ -123,7 +142,7 @@ export class Hub {
     binding.last = binding.last.then(async () => {
       try {
         const text = await notificationFor(this.#services, binding, notification)
-        if (text === 'ended') listener.end()
+        if (text === 'ended') listener.end(CLOSE.policy)
         else if (text !== undefined) listener.send(text)
       } catch (error) {
         const reason = error instanceof Error ? error.message : 'unknown'

@@ -139,7 +139,8 @@ class Socket implements Connection {
       if (typeof binding === 'string') return this.#refuse(binding)
       proven()
       const listener = this.#listen(subscriptionId, binding)
-      await hub.add(listener)
+      const isAdded = await hub.add(listener)
+      if (!isAdded) return this.#refuse(`Subscription/${subscriptionId} does not exist any more`)
       this.#bound.set(subscriptionId, listener)
     }
     this.#send('handshake', handshake(subscriptionId))
@@ -149,7 +150,7 @@ class Socket implements Connection {
     return {
       binding,
       send: (text) => this.#send('event-notification', text),
-      end: () => void this.#next(() => this.#unbind(id)),
+      end: (code) => void this.#next(() => this.#end(id, code)),
       overflow: () => this.#options.webSocket.close(CLOSE.tryAgainLater),
     }
   }
@@ -158,6 +159,14 @@ class Socket implements Connection {
     const claims = await this.#options.services.tokens.verify(token)
     if (typeof claims === 'object') await this.#unbind(claims.subscriptionId ?? '')
     else this.#refuse(BAD_TOKEN)
+  }
+
+  /** A socket whose last Subscription has ended is closed: without heartbeats, a client would take it for a live one. */
+  async #end(id: string, code: number): Promise<void> {
+    if (!this.#bound.has(id)) return
+    this.#refuse(`Subscription/${id} has ended`)
+    if (this.#bound.size === 1) this.close(code)
+    await this.#unbind(id)
   }
 
   async #unbind(id: string): Promise<void> {

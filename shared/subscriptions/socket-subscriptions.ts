@@ -42,7 +42,7 @@ export interface SocketNotification extends VersionPlace {
 
 /**
  * For the sockets of the addressed Subscription. `gap`: changes may have been missed; sockets are closed, so that
- * clients bind again. `end`: the Subscription is gone. `left`: a process has no more sockets of it; the sender counts
+ * clients bind again. `end`: the Subscription was deleted. `left`: a process has no more sockets of it; the sender counts
  * the processes that have.
  */
 export type SocketMessage = SocketNotification | 'gap' | 'end' | 'left'
@@ -118,7 +118,7 @@ export async function deleteSocketSubscription(
     visibleSubscription(store, principal, found.row, ['read', 'delete']),
   )
   if (seen === undefined) return undefined
-  await forgetSocketSubscriptions(services, [found])
+  await forgetSocketSubscriptions(services, [found], 'end')
   return { ...seen, ver: seen.ver + 1, content: undefined, membership: undefined }
 }
 
@@ -146,16 +146,21 @@ export async function findSocketSubscription(
   return text === undefined ? undefined : parseHeld(id, text)
 }
 
+/** Sends `message` to the sockets that are still bound. Errors: 503. */
 export async function forgetSocketSubscriptions(
   { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
   subscriptions: readonly StoredSocketSubscription[],
+  message: 'gap' | 'end',
 ): Promise<void> {
   const ids = subscriptions.map(({ id }) => id)
   await repository.withStore(({ connection }) => unwatch(connection, ids))
-  await Promise.all([
-    dropSubscriptions(redis, subscriptions),
-    ...subscriptions.map(({ id }) => bus.publish(SOCKET_MESSAGES, 'end', id)),
-  ]).catch(away)
+  try {
+    // A process that begins to listen after the message finds no text.
+    await dropSubscriptions(redis, subscriptions)
+    await Promise.all(ids.map((id) => bus.publish(SOCKET_MESSAGES, message, id)))
+  } catch (error) {
+    away(error)
+  }
 }
 
 export async function socketSubscriptions(

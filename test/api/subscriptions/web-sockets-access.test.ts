@@ -22,6 +22,7 @@ const { admin, services, superAdmin, project } = botica
 const { redis } = services
 const url = socketUrl(botica.baseUrl)
 const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
+const isOutcome = ({ resourceType }: Untyped) => resourceType === 'OperationOutcome'
 
 const OWN = { resourceType: 'Subscription' }
 
@@ -70,7 +71,7 @@ t.test('sends no changes of another Project', async (t) => {
   t.match((await socket.heard(isEvent)).entry[1].resource, { code: { text: 'ours' } })
 })
 
-t.test('sends nothing after the login is revoked', async (t) => {
+t.test('reports the end of its login to a socket, and sends nothing more', async (t) => {
   const { client: member } = await botica.createMember()
   const socket = await openSocket(t, url)
   const { id } = await bound(member, socket, 'Basic')
@@ -79,6 +80,11 @@ t.test('sends nothing after the login is revoked', async (t) => {
   t.equal((await superAdmin.put(login, { ...body, revoked: true })).status, 200)
   services.principals.forget()
   await admin.post('Basic', { resourceType: 'Basic', code: { text: 'unheard' } })
+  t.match(await socket.heard((message) => isEvent(message) || isOutcome(message)), {
+    resourceType: 'OperationOutcome',
+    issue: [{ details: { text: `Subscription/${id} has ended` } }],
+  })
+  t.equal(await socket.closed, 1008)
   await until(async () => (await admin.get(`Subscription/${id}`)).status === 404, 60_000)
   t.notOk(socket.unheard.some(isEvent))
 })
@@ -109,7 +115,6 @@ t.test('a socket holds 100 Subscriptions', async (t) => {
   for (let i = 0; i < 100; i++) await bound(member, socket, 'Patient')
   const token = await getBindingToken(member, await subscribe(member, 'Patient'))
   socket.say({ type: 'bind-with-token', payload: { token } })
-  const isOutcome = ({ resourceType }: Untyped) => resourceType === 'OperationOutcome'
   t.match(await socket.heard(isOutcome), {
     issue: [{ details: { text: 'A socket has at most 100 subscriptions' } }],
   })

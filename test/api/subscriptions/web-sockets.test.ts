@@ -1,7 +1,7 @@
 /** Imports `listen`, to stop a second web within the test. */
 import { once } from 'node:events'
 import { request } from 'node:http'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { WebSocket } from 'ws'
 import { freePort } from '../../../scripts/service.ts'
 import { listen } from '../../../server/listen.ts'
@@ -26,6 +26,12 @@ const botica = await openBotica(t, { worker: true, env })
 const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)
 const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
+const isHandshake = (message: Untyped) => notificationType(message) === 'handshake'
+const isOutcome = ({ resourceType }: Untyped) => resourceType === 'OperationOutcome'
+const says = (text: string) => ({
+  resourceType: 'OperationOutcome',
+  issue: [{ details: { text } }],
+})
 
 t.test('notifies the SDK of changes, also after a reconnect', async (t) => {
   const medplum = await openSdk(botica)
@@ -109,7 +115,7 @@ t.test('notifies a super administrator of a named Project', async (t) => {
   const made = await subscribeIn(superAdmin, botica.project.id)
   const token = await getBindingToken(superAdmin, made.body.id)
   socket.say({ type: 'bind-with-token', payload: { token } })
-  await socket.heard((message) => notificationType(message) === 'handshake')
+  await socket.heard(isHandshake)
   const foreign = await botica.createTenant()
   await foreign.admin.create({ resourceType: 'Patient' })
   const patient = await admin.create({ resourceType: 'Patient' })
@@ -202,7 +208,7 @@ t.test('keeps a Subscription while a socket of another process is bound to it', 
   const { id, token } = await bound(admin, socket, 'Patient')
   const second = await openSocket(t, socketUrl(await botica.startWeb()))
   second.say({ type: 'bind-with-token', payload: { token } })
-  await second.heard((message) => notificationType(message) === 'handshake')
+  await second.heard(isHandshake)
   second.say({ type: 'unbind-from-token', payload: { token } })
   second.say({ type: 'bind-with-token', payload: { token } })
   t.equal(notificationType(await second.heard()), 'handshake', 'binds again')
@@ -219,13 +225,56 @@ t.test('ends a deleted Subscription on any process’s socket', async (t) => {
   const { id } = await bound(admin, socket, 'Patient')
   await admin.post('Patient', { resourceType: 'Patient' })
   t.match((await socket.heard(isEvent)).entry[1].resource, { resourceType: 'Patient' })
-  await admin.del(`Subscription/${id}`)
   const other = await bound(admin, socket, 'Basic')
+  await admin.del(`Subscription/${id}`)
+  t.match(await socket.heard(isOutcome), says(`Subscription/${id} has ended`))
   await admin.post('Patient', { resourceType: 'Patient' })
   await admin.post('Basic', { resourceType: 'Basic', code: { text: 'x' } })
   t.match((await socket.heard(isEvent)).entry[0].resource, {
     subscription: { reference: `Subscription/${other.id}` },
   })
+  await admin.del(`Subscription/${other.id}`)
+  t.match(await socket.heard(isOutcome), says(`Subscription/${other.id} has ended`))
+  t.equal(await socket.closed, 1013, 'without a Subscription, the client connects again')
+})
+
+/** Starts a web in this process with parts of the bus replaced; returns the URL of its sockets. */
+async function startWebWith(t: Test, replaced: Partial<typeof services.bus>): Promise<string> {
+  const port = await freePort()
+  const web = await listen({ ...services, bus: { ...services.bus, ...replaced } }, port)
+  t.teardown(() => web.stop(10_000))
+  return socketUrl(`http://127.0.0.1:${port}/`)
+}
+
+t.test('closes a socket that binds while the last other one leaves', async (t) => {
+  const late = await openSocket(t, url)
+  let bindLate = async () => {}
+  const publish: typeof services.bus.publish = async (kind, message, address) => {
+    const count = await services.bus.publish(kind, message, address)
+    if (message === 'left') await bindLate()
+    return count
+  }
+  const socket = await openSocket(t, await startWebWith(t, { publish }))
+  const { token } = await bound(admin, socket, 'Patient')
+  bindLate = async () => {
+    late.say({ type: 'bind-with-token', payload: { token } })
+    await late.heard(isHandshake)
+  }
+  socket.webSocket.close()
+  t.equal(await late.closed, 1013)
+})
+
+t.test('does not bind to a Subscription that is deleted meanwhile', async (t) => {
+  const id = await subscribe(admin, 'Patient')
+  const token = await getBindingToken(admin, id)
+  const listenAfterDeletion: typeof services.bus.listen = async (kind, hear, address) => {
+    if (address === id) await admin.del(`Subscription/${id}`)
+    return services.bus.listen(kind, hear, address)
+  }
+  const socket = await openSocket(t, await startWebWith(t, { listen: listenAfterDeletion }))
+  socket.say({ type: 'bind-with-token', payload: { token } })
+  t.match(await socket.heard(), says(`Subscription/${id} does not exist any more`))
+  t.equal((await admin.get(`Subscription/${id}`)).status, 404)
 })
 
 t.test('a heartbeat names every bound Subscription', async (t) => {
@@ -245,10 +294,6 @@ t.test('a heartbeat names every bound Subscription', async (t) => {
 t.test('tokens that do not bind are answered', async (t) => {
   const socket = await openSocket(t, url)
   const bind = (token: string) => socket.say({ type: 'bind-with-token', payload: { token } })
-  const says = (text: string) => ({
-    resourceType: 'OperationOutcome',
-    issue: [{ details: { text } }],
-  })
   bind('nonsense')
   t.match(await socket.heard(), says('Token failed to validate. Check token expiry.'))
   const id = await subscribe(admin, 'Patient')
