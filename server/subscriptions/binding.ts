@@ -90,6 +90,8 @@ export async function notificationFor(
   binding: Binding,
   notification: SocketNotification,
 ): Promise<string | 'ended' | undefined> {
+  // Messages are addressed by the id alone, which a Subscription of another Project may have too.
+  if (notification.project !== binding.subscription.row.project) return undefined
   const principal = await resolveBoundPrincipal(services, binding.claims, binding.address)
   if (principal === undefined) return 'ended'
   const row = await services.repository.withStore((store) => deliveredVersion(store, notification))

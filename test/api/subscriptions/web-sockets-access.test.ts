@@ -1,5 +1,8 @@
+/** Imports the message kind of the sockets, to publish a notification of another Project. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import { typeNumber } from '../../../shared/fhir/definitions.ts'
+import { SOCKET_MESSAGES } from '../../../shared/subscriptions/socket-subscriptions.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
 import type { Client } from '../../fixtures/client.ts'
@@ -69,6 +72,33 @@ t.test('sends no changes of another Project', async (t) => {
   t.match((await theirs.heard(isEvent)).entry[1].resource, { code: { text: 'theirs' } })
   await admin.post('Basic', basic('ours'))
   t.match((await socket.heard(isEvent)).entry[1].resource, { code: { text: 'ours' } })
+})
+
+t.test('drops a notification of another Project whose Subscription has the same id', async (t) => {
+  const { admin: foreign, project: other } = await botica.createTenant()
+  const { id: resource } = await foreign.create({
+    resourceType: 'Basic',
+    code: { text: 'theirs' },
+  })
+  const [tenant] = await services.database.query<{ project: number }>({
+    text: 'select project from tenant where fhir_id = $1',
+    values: [other.id],
+  })
+  const socket = await openSocket(t, url)
+  const { id } = await bound(admin, socket, 'Basic')
+  const notification = {
+    project: tenant?.project ?? 0,
+    type: typeNumber('Basic'),
+    resource,
+    ver: 1,
+    change: 'create' as const,
+    at: new Date().toISOString(),
+  }
+  await services.bus.publish(SOCKET_MESSAGES, notification, id)
+  await admin.post('Basic', { resourceType: 'Basic', code: { text: 'ours' } })
+  const event = await socket.heard(isEvent)
+  t.match(event.entry[0].resource.notificationEvent, [{ eventNumber: '1' }])
+  t.match(event.entry[1].resource, { code: { text: 'ours' } })
 })
 
 t.test('reports the end of its login to a socket, and sends nothing more', async (t) => {
