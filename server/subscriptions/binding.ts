@@ -71,6 +71,7 @@ export async function bindSubscription(
     return `Subscription/${subscriptionId} does not exist any more`
   }
   const terms = readSubscription(parseVersion(toVersion(subscription.row)))
+  if (hasEnded(terms, new Date())) return `Subscription/${subscriptionId} has ended`
   const watch = { project: subscription.row.project, id: subscriptionId, watched: terms.type }
   return {
     subscription,
@@ -84,6 +85,10 @@ export async function bindSubscription(
   }
 }
 
+function hasEnded({ ends }: SubscriptionTerms, at: Date): boolean {
+  return ends !== undefined && ends <= at
+}
+
 /** Returns the text of a notification; undefined if it may not be sent, `ended` if none may be sent any more. */
 export async function notificationFor(
   services: Services,
@@ -92,6 +97,7 @@ export async function notificationFor(
 ): Promise<string | 'ended' | undefined> {
   // Messages are addressed by the id alone, which a Subscription of another Project may have too.
   if (notification.project !== binding.subscription.row.project) return undefined
+  if (hasEnded(binding.terms, new Date(notification.at))) return 'ended'
   const principal = await resolveBoundPrincipal(services, binding.claims, binding.address)
   if (principal === undefined) return 'ended'
   const row = await services.repository.withStore((store) => deliveredVersion(store, notification))

@@ -10,8 +10,13 @@ import { fieldsNotCreated, keep } from '../access/fields/fields.ts'
 import type { Interaction } from '../access/grant.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { readSubscription } from '../access/subscription.ts'
-import { forbidden } from '../core/errors.ts'
+import {
+  readSubscription,
+  requireEffect,
+  SUBSCRIPTION,
+  type SubscriptionTerms,
+} from '../access/subscription.ts'
+import { badRequest, forbidden } from '../core/errors.ts'
 import { typeName, typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
@@ -71,17 +76,15 @@ export async function compose(
   if (needsSql(store, principal, type, 'create')) throw forbidden('criteria that take PostgreSQL')
   const kept = keep(subscription, undefined, fieldsNotCreated(principal, type))
   const active = kept.status === 'requested' ? { ...kept, status: 'active' } : kept
+  const terms = readSubscription(active)
+  requireSocketEffect(active, terms)
   const own = await readOwnParameters(
     store.ownParameters,
     store.connection,
     principal,
     project.number,
   )
-  requireVisibleCriteria(store, principal, {
-    project: project.number,
-    terms: readSubscription(active),
-    own,
-  })
+  requireVisibleCriteria(store, principal, { project: project.number, terms, own })
   const place: WritePlace = {
     kind: 'insert',
     project: project.number,
@@ -96,6 +99,17 @@ export async function compose(
     prepare({ store, principal, resource: next, place, stored: undefined, options: {} }),
   )
   return writtenRow(prepared, new Date())
+}
+
+/** Errors: 400 for a Subscription that would never notify: no update can repair it. */
+function requireSocketEffect(subscription: Resource, { ends }: SubscriptionTerms): void {
+  requireEffect(subscription)
+  if (subscription.status !== 'active') {
+    throw badRequest('A web-socket Subscription must be active', `${SUBSCRIPTION}.status`)
+  }
+  if (ends !== undefined && ends <= new Date()) {
+    throw badRequest('end must be in the future', `${SUBSCRIPTION}.end`)
+  }
 }
 
 /** Matches changes from now on for `forMs`. One statement. */

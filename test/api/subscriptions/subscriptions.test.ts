@@ -9,6 +9,11 @@ const SECRET = 'https://www.medplum.com/fhir/StructureDefinition/subscription-se
 const botica = await openBotica(t, { env: { HOOK_TARGETS: 'public' } })
 const { admin, services } = botica
 
+const forSocket = (more: Untyped) => {
+  const channel = { type: 'websocket', endpoint: undefined, ...more.channel }
+  return aSubscription('Patient', '', { ...more, channel })
+}
+
 const refused = async (t: Test, body: object, path: string) => {
   const answer = await admin.post<Untyped>('Subscription', body)
   t.match(answer, { status: 400, body: { issue: [{ expression: [path] }] } }, answer.text)
@@ -90,6 +95,17 @@ t.test('rejects Subscriptions that could never fire, with the element', async (t
       extended({ url: SECRET, valueInteger: 1 }),
       'Subscription.extension[0].valueString',
     ],
+    ['a web socket that is off', forSocket({ status: 'off' }), 'Subscription.status'],
+    [
+      'a web socket with a past end',
+      forSocket({ end: '2020-01-01T00:00:00Z' }),
+      'Subscription.end',
+    ],
+    [
+      'XML for a web socket',
+      forSocket({ channel: { payload: 'application/fhir+xml' } }),
+      'Subscription.channel.payload',
+    ],
   ]
   for (const [name, body, path] of cases) {
     await t.test(name, (t) => refused(t, body, path))
@@ -104,7 +120,7 @@ t.test('stores valid Subscriptions and activates requested ones', async (t) => {
     aSubscription('Patient?name:exact=A%26B&birthdate=lt2000&_tag=a|b&_lastUpdated=gt2020', HOOK),
     aSubscription('Patient', HOOK, { channel: { payload: 'application/json; charset=utf-8' } }),
     aSubscription('Patient', HOOK, { channel: { payload: undefined } }),
-    aSubscription('Patient', '', { channel: { type: 'websocket', endpoint: undefined } }),
+    forSocket({ end: '2999-01-01T00:00:00Z' }),
     aSubscription('Patient', HOOK, {
       extension: [
         extension('subscription-supported-interaction', 'create'),

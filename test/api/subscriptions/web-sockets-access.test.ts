@@ -1,5 +1,6 @@
 /** Imports the message kind of the sockets, to publish a notification of another Project. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { SOCKET_MESSAGES } from '../../../shared/subscriptions/socket-subscriptions.ts'
@@ -119,6 +120,20 @@ t.test('reports the end of its login to a socket, and sends nothing more', async
   t.notOk(socket.unheard.some(isEvent))
 })
 
+t.test('ends a web socket Subscription at its time', async (t) => {
+  const socket = await openSocket(t, url)
+  const end = new Date(Date.now() + 10_000)
+  const { id, token } = await bound(admin, socket, 'Basic', { end: end.toISOString() })
+  await delay(end.getTime() - Date.now())
+  const outcome = { issue: [{ details: { text: `Subscription/${id} has ended` } }] }
+  const late = await openSocket(t, url)
+  late.say({ type: 'bind-with-token', payload: { token } })
+  t.match(await late.heard(), outcome)
+  await admin.post('Basic', { resourceType: 'Basic', code: { text: 'late' } })
+  t.match(await socket.heard((message) => isEvent(message) || isOutcome(message)), outcome)
+  t.equal(await socket.closed, 1008)
+})
+
 t.test('filters socket events by interaction and FHIRPath', async (t) => {
   const extension = [
     {
@@ -131,7 +146,7 @@ t.test('filters socket events by interaction and FHIRPath', async (t) => {
     },
   ]
   const socket = await openSocket(t, url)
-  await bound(admin, socket, 'Patient', extension)
+  await bound(admin, socket, 'Patient', { extension })
   const made = await admin.post<Untyped>('Patient', { resourceType: 'Patient', active: true })
   const path = `Patient/${made.body.id}`
   await admin.put(path, { ...made.body, gender: 'male' })
