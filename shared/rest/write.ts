@@ -65,7 +65,7 @@ export async function createFrom(
   const { services, principal } = context
   if (type === 'Binary' && isBinary(body)) return createBinaryFrom(context, body, id)
   const { resource, warnings } = await acceptNew(context, type, body)
-  if (type === SUBSCRIPTION && isOfSocket(resource)) {
+  if (isPlainCreate(context) && isOfSocket(resource)) {
     const made = await createSocketSubscription(services, principal, resource, id)
     return finishWrite(context, made, warnings)
   }
@@ -76,6 +76,11 @@ export async function createFrom(
     const written = await inside.services.repository.create(principal, next, { keepId })
     return finishWrite(inside, written, warnings)
   })
+}
+
+/** False for conditions, which find stored resources alone, and for ids that the client chooses. */
+function isPlainCreate({ request: { method, headers } }: FhirContext): boolean {
+  return method === 'POST' && headers['if-none-exist'] === undefined
 }
 
 /** A stored version, with the warnings of its validation. */

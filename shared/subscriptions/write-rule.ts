@@ -57,7 +57,10 @@ async function admit(
   const terms = readSubscription(resolved)
   const status = nextStatus(terms, before, resolved, isService)
   const subscription = status === resolved.status ? resolved : { ...resolved, status }
-  if (!isService) requireEffect(subscription)
+  if (!isService) {
+    requireEffect(subscription)
+    requireStored(subscription)
+  }
   const isOn = subscription.status === 'active' && terms.isPreCommit
   if (isOn && isNeverAsked(terms.type)) {
     const reason = `Writes of ${terms.type} run no pre-commit bot; choose another type`
@@ -69,6 +72,14 @@ async function admit(
     await requirePlaces(store.connection, project, 1)
   }
   return subscription
+}
+
+/** Errors: 400 for an active Subscription of a web socket: only unstored ones notify. */
+function requireStored(subscription: Resource): void {
+  const { channel } = subscription
+  if (!isBegun(subscription) || !isObject(channel) || channel.type !== 'websocket') return
+  const reason = 'Create a web-socket Subscription by POST without If-None-Exist'
+  throw badRequest(reason, `${SUBSCRIPTION}.channel.type`)
 }
 
 const isBegun = (item: Resource | undefined) =>

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import t, { type Test } from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, type Untyped } from '../../fixtures/bots/bots.ts'
@@ -147,6 +148,42 @@ t.test('stores a Subscription that is off with any channel', async (t) => {
     aSubscription('Patient', '', { status: 'off', channel }),
   )
   t.match(answer, { status: 201, body: { status: 'off' } }, answer.text)
+})
+
+t.test('stores no active Subscription of a web socket', async (t) => {
+  const { project, admin: owner } = await botica.createTenant()
+  const { body } = await botica.superAdmin.get(`Project/${project.id}`)
+  const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
+  await botica.superAdmin.put(`Project/${project.id}`, { ...body, systemSetting })
+  services.principals.forget()
+  const [id, unmatched] = [randomUUID(), 'status=error']
+  const resource = { ...forSocket({}), id }
+  const transaction = (request: object) => ({
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: [{ request, resource }],
+  })
+  const hook = await owner.create(aSubscription('Patient', HOOK))
+  const toSocket = [{ op: 'replace', path: '/channel/type', value: 'websocket' }]
+  const answers = [
+    await owner.put(`Subscription/${hook.id}`, { ...resource, id: hook.id }),
+    await owner.patch(`Subscription/${hook.id}`, toSocket),
+    await owner.put(`Subscription/${id}`, resource),
+    await owner.put(`Subscription?${unmatched}`, resource),
+    await owner.post('Subscription', forSocket({}), { 'If-None-Exist': unmatched }),
+    await owner.post('', transaction({ method: 'PUT', url: `Subscription?${unmatched}` })),
+    await owner.post(
+      '',
+      transaction({ method: 'POST', url: 'Subscription', ifNoneExist: unmatched }),
+    ),
+  ]
+  const text = 'Create a web-socket Subscription by POST without If-None-Exist'
+  for (const answer of answers) {
+    t.match(answer, { status: 400, body: { issue: [{ details: { text } }] } }, answer.text)
+  }
+  t.equal((await owner.get(`Subscription/${id}`)).status, 404)
+  const off = await owner.put(`Subscription/${id}`, { ...resource, status: 'off' })
+  t.equal(off.status, 201, off.text)
 })
 
 t.test('requires a Bot endpoint that the writer may read', async (t) => {
