@@ -31,7 +31,7 @@ import type { Version } from '../store/rows/version.ts'
 import type { WritePlace } from '../store/rows/write-rows.ts'
 import { accountsGiven } from '../store/write/authorize.ts'
 import { prepare, writtenRow } from '../store/write/prepare.ts'
-import { requireVisibleCriteria } from './write-rule.ts'
+import { requireEvents, requireVisibleCriteria } from './write-rule.ts'
 
 export interface SocketWatch {
   readonly project: number
@@ -101,9 +101,11 @@ export async function compose(
   return writtenRow(prepared, new Date())
 }
 
-/** Errors: 400 for a Subscription that would never notify: no update can repair it. */
-function requireSocketEffect(subscription: Resource, { ends }: SubscriptionTerms): void {
+/** Errors: 400 for a Subscription that would never notify; no update can repair it. */
+function requireSocketEffect(subscription: Resource, terms: SubscriptionTerms): void {
+  const { ends } = terms
   requireEffect(subscription)
+  requireEvents(subscription, terms)
   if (subscription.status !== 'active') {
     throw badRequest('A web-socket Subscription must be active', `${SUBSCRIPTION}.status`)
   }

@@ -60,6 +60,7 @@ async function admit(
   if (!isService) {
     requireEffect(subscription)
     requireStored(subscription)
+    requireEvents(subscription, terms)
   }
   const isOn = subscription.status === 'active' && terms.isPreCommit
   if (isOn && isNeverAsked(terms.type)) {
@@ -80,6 +81,15 @@ function requireStored(subscription: Resource): void {
   if (!isBegun(subscription) || !isObject(channel) || channel.type !== 'websocket') return
   const reason = 'Create a web-socket Subscription by POST without If-None-Exist'
   throw badRequest(reason, `${SUBSCRIPTION}.channel.type`)
+}
+
+/** Errors: 400 for an active Subscription to a type without events, unless its bot runs before the writes. */
+export function requireEvents(
+  subscription: Resource,
+  { type, isPreCommit }: SubscriptionTerms,
+): void {
+  if (!isBegun(subscription) || isPreCommit || makesEvents(type)) return
+  throw badRequest(`Changes of ${type} do not create events`, `${SUBSCRIPTION}.criteria`)
 }
 
 const isBegun = (item: Resource | undefined) =>

@@ -96,6 +96,17 @@ t.test('rejects Subscriptions that could never fire, with the element', async (t
       extended({ url: SECRET, valueInteger: 1 }),
       'Subscription.extension[0].valueString',
     ],
+    ['a type without events', aSubscription('AuditEvent', HOOK), 'Subscription.criteria'],
+    [
+      'a requested one to a type without events',
+      aSubscription('AsyncJob', HOOK, { status: 'requested' }),
+      'Subscription.criteria',
+    ],
+    [
+      'a web socket for a type without events',
+      forSocket({ criteria: 'Login' }),
+      'Subscription.criteria',
+    ],
     ['a web socket that is off', forSocket({ status: 'off' }), 'Subscription.status'],
     [
       'a web socket with a past end',
@@ -189,6 +200,10 @@ t.test('stores no active Subscription of a web socket', async (t) => {
 t.test('requires a Bot endpoint that the writer may read', async (t) => {
   const bot = await aBot(botica)
   t.equal((await admin.post('Subscription', aSubscription('Patient', `Bot/${bot}`))).status, 201)
+  const url = 'https://medplum.com/fhir/StructureDefinition/pre-commit-bot'
+  const before = { extension: [{ url, valueBoolean: true }] }
+  const asked = await admin.post('Subscription', aSubscription('AuditEvent', `Bot/${bot}`, before))
+  t.equal(asked.status, 201, 'a pre-commit bot needs no events')
   const client = await clientUnder(
     botica,
     { resourceType: 'Subscription' },
