@@ -88,15 +88,20 @@ export function leaveQuietly(): void {
   isLeaving = true
 }
 
-function keep(key: string, text: string): void {
+export function keep(key: string, text: string): void {
   kept.set(key, text)
   sessionStorage.setItem(place(key), text)
 }
 
-function read<T>(key: string): { readonly value: T } | undefined {
+export function readKept(key: string): string | undefined {
   const text = kept.get(key) ?? sessionStorage.getItem(place(key))
   if (text === null) return undefined
   kept.set(key, text)
+  return text
+}
+
+function read<T>(key: string): { readonly value: T } | undefined {
+  const text = readKept(key)
   // Written by `keep` under this key.
-  return { value: parseExact<T>(text) }
+  return text === undefined ? undefined : { value: parseExact<T>(text) }
 }

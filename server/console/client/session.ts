@@ -5,6 +5,7 @@ import { createContext, useContext } from 'react'
 import { texts } from '../texts/texts.ts'
 import { keepDrafts, leaveQuietly, ownDrafts } from './drafts.ts'
 import { keepsDigits, parseExact } from './exact.ts'
+import { fetchOnce } from './once.ts'
 
 const BASE = '/console'
 const CLIENT_ID = 'botica-console'
@@ -28,7 +29,7 @@ export interface ReadOptions extends MedplumRequestOptions {
  */
 async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): Promise<Response> {
   if (init?.isExact && !keepsDigits) throw new Error(texts.app.oldBrowser)
-  const answer = await fetch(input, init)
+  const answer = await fetchOnce(input, init)
   if (isLeaving) return await new Promise<never>(() => undefined)
   if (init?.isExact) answer.json = async () => parseExact(await answer.text())
   return answer

@@ -2,7 +2,14 @@
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads, signInOn } from '../../fixtures/http/console.ts'
+import {
+  barriers,
+  click,
+  loseAnswers,
+  openConsole,
+  reads,
+  signInOn,
+} from '../../fixtures/http/console.ts'
 import { anEmail, invite, mailsTo } from '../../fixtures/invites.ts'
 import { aPerson } from '../../fixtures/people.ts'
 import { aPatient } from '../../fixtures/resources.ts'
@@ -230,6 +237,22 @@ t.test('keeps typed text when the session ends', async (t) => {
   await reads(page, 'This is text you typed earlier')
   t.equal(await page.value('location.pathname'), '/console/members/new-client')
   t.same(await barriers(page), [])
+})
+
+t.test('an invitation is sent once, also when its answer is lost', async (t) => {
+  const invited = anEmail()
+  await page.goto(`${baseUrl}console/members/invite`)
+  await page.write('input[name=firstName]', 'Joan')
+  await page.write('input[name=lastName]', 'Clarke')
+  await page.write('input[name=email]', invited)
+  await loseAnswers(page, `admin/projects/${project.id}/invite`)
+  await page.press('form button[type=submit]')
+  await reads(page, 'The service does not respond')
+  await page.goto(`${baseUrl}console/members/invite`)
+  await reads(page, 'This is text you typed earlier')
+  await page.press('form button[type=submit]')
+  await page.shows(`location.pathname.startsWith('/console/members/member/')`)
+  t.equal((await mailsTo(services, invited)).length, 1)
 })
 
 t.test('a member with a narrow policy sees no members, and reads why', async (t) => {

@@ -9,6 +9,7 @@ import {
   barriers,
   click,
   endSession,
+  loseAnswers,
   openConsole,
   reads,
   saved,
@@ -222,4 +223,21 @@ t.test('a form creates a record', async (t) => {
   await page.press('#save')
   await page.shows(`/Organization\\/[\\da-f-]{36}$/.test(location.pathname)`)
   t.match((await admin.get('Organization?name=Clinic')).body, { entry: [{}] })
+})
+
+t.test('a save whose answer is lost creates one record when it is repeated', async (t) => {
+  const form = `${baseUrl}console/resources/Organization/new`
+  await page.goto(form)
+  await page.write('input[name=name]', 'Harbour')
+  await loseAnswers(page, 'fhir/R4/Organization')
+  await page.press('#save')
+  await reads(page, 'The record was not saved')
+  await page.press('#save')
+  await page.shows(`!document.querySelector('#save[data-loading]')`)
+  await page.goto(form)
+  await reads(page, 'This is text you typed earlier')
+  await page.press('#save')
+  await page.shows(`/Organization\\/[\\da-f-]{36}$/.test(location.pathname)`)
+  const found = await admin.get<{ readonly entry: readonly unknown[] }>('Organization?name=Harbour')
+  t.equal(found.body.entry.length, 1)
 })
