@@ -22,6 +22,14 @@ import { MeProvider, readMe, signedIn, startSignIn } from './client/session.ts'
 import { Shell } from './shell.tsx'
 import { texts } from './texts/texts.ts'
 
+/** Enter in a list chooses an option or does nothing. It does not send the form around the list. */
+function keepEnter(event: React.KeyboardEvent<HTMLInputElement>): void {
+  const { dataset, value } = event.currentTarget
+  // An open list without options is not expanded for ARIA.
+  const isOpen = dataset.expanded !== undefined
+  if (event.key === 'Enter' && (isOpen || value !== '')) event.preventDefault()
+}
+
 const theme = createTheme({
   fontFamily: 'system-ui, sans-serif',
   fontFamilyMonospace: 'ui-monospace, monospace',
@@ -40,6 +48,10 @@ const theme = createTheme({
         attributes: { header: { role: 'presentation' } },
       },
     }),
+    // By name, so that the first page does not load the components.
+    Select: { defaultProps: { onKeyDown: keepEnter, selectFirstOptionOnChange: true } },
+    MultiSelect: { defaultProps: { onKeyDown: keepEnter } },
+    Autocomplete: { defaultProps: { onKeyDown: keepEnter } },
     // The title of a section, until the page sets its own.
     Title: Title.extend({ defaultProps: { order: 2, size: 'h4' } }),
   },

@@ -208,7 +208,6 @@ t.test(
       `[...document.querySelectorAll('input[aria-label="Add an element"]')].at(-1).focus()`,
     )
     await page.keys('multipleBirthInt')
-    await page.key('ArrowDown')
     await page.key('Enter')
     await page.shows(`document.activeElement.name === 'multipleBirthInteger'`)
     await page.keys('two')
@@ -224,6 +223,36 @@ t.test(
     t.same(await barriers(page), [])
   },
 )
+
+t.test('Enter in a list of options chooses one and does not create the record', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Organization', name: 'Harbour' })
+  await admin.create({ resourceType: 'Organization', name: 'Pier' })
+  await page.goto(`${baseUrl}console/resources/Organization/new`)
+  await focused('name')
+  await page.keys('Ward')
+  const add = `[...document.querySelectorAll('input[aria-label="Add an element"]')].at(-1)`
+  await page.act(add, 'found.focus()')
+  await page.key('Enter')
+  await page.keys('nonsense')
+  await page.key('Enter')
+  await page.key('All')
+  await page.keys('partOf')
+  await page.key('Enter')
+  await page.shows(`document.activeElement.getAttribute('aria-label') === 'Find a record'`)
+  await page.key('Enter')
+  await page.keys('Harbour')
+  await page.key('Enter')
+  await page.shows(`[...document.querySelectorAll('[role=option]')]
+    .find((one) => one.offsetParent !== null)?.textContent.includes('Harbour')`)
+  await page.key('Enter')
+  await page.key('ArrowDown')
+  await page.key('Enter')
+  await page.shows(
+    `document.querySelector('[data-element=reference] input').value === 'Organization/${id}'`,
+  )
+  t.equal(await page.value('location.pathname'), '/console/resources/Organization/new')
+  t.notMatch((await admin.get('Organization?name=Ward')).text, '"entry"')
+})
 
 t.test('an older version comes back with its digits', async (t) => {
   const { id, text: before } = await aTask(['decimal'])

@@ -112,7 +112,7 @@ function NewBot({ isOpen, close }: NewBotProps) {
             renderOption={({ option }) => (
               <div>
                 <Text size="sm">{option.value}</Text>
-                <Text size="xs" c="dimmed" lineClamp={2}>
+                <Text size="xs" lineClamp={2}>
                   {templates.find(({ name }) => name === option.value)?.description}
                 </Text>
               </div>

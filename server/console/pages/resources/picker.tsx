@@ -60,6 +60,8 @@ export function RecordPicker({ targets, onPick }: Props) {
         }))}
         // The service has searched.
         filter={({ options }) => options}
+        // The options may still be those of the text before.
+        selectFirstOptionOnChange={false}
         searchable
         value={null}
         searchValue={text}
