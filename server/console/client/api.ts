@@ -8,7 +8,7 @@ import {
   useQueryClient,
 } from '@tanstack/react-query'
 import { texts } from '../texts/texts.ts'
-import { forget } from './drafts.ts'
+import { forget, readKept } from './drafts.ts'
 import { problemLines } from './problem.tsx'
 import { medplum, type ReadOptions } from './session.ts'
 
@@ -37,9 +37,9 @@ export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResul
 interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
   readonly done?: string
-  /** Draft key, cleared by a save even if the page is left at once. */
+  /** Draft key. A save clears a draft that has not changed since, even if the page is left at once. */
   readonly draft?: string | undefined
-  readonly after?: (output: O) => void
+  readonly after?: (output: O, input: I) => void
   /** False where the page itself shows errors. */
   readonly notify?: boolean
   readonly reread?: readonly string[]
@@ -48,16 +48,17 @@ interface SendOptions<I, O> {
 /** Sends a change, shows the result, and refetches the page's data. */
 export function useSend<I = void, O = unknown>(
   options: SendOptions<I, O>,
-): UseMutationResult<O, unknown, I> {
+): UseMutationResult<O, unknown, I, string | undefined> {
   const queries = useQueryClient()
   const { send, done, draft, after, notify = true, reread = [] } = options
-  return useMutation<O, unknown, I>({
+  return useMutation<O, unknown, I, string | undefined>({
     mutationFn: send,
-    onSuccess: async (output) => {
-      forget(draft)
+    onMutate: () => readKept(draft),
+    onSuccess: async (output, input, sent) => {
+      if (readKept(draft) === sent) forget(draft)
       if (done) notifications.show({ message: done, color: 'green' })
       await queries.invalidateQueries()
-      after?.(output)
+      after?.(output, input)
     },
     onError: (error) => {
       for (const path of reread) void queries.invalidateQueries({ queryKey: [path] })

@@ -28,6 +28,8 @@ export interface Draft<T> {
   readonly round: number
   set(value: T): void
   discard(): void
+  /** After a save: discards the draft, or bases what was typed since then on what was saved. */
+  settle(rebase: (typed: T) => T): void
 }
 
 /** Returns the draft for `key`; `saved` is the service's value. Without a key, it ends with the page. */
@@ -57,6 +59,18 @@ export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
     setTyped(undefined)
     setRound((before) => before + 1)
   }, [key])
+  const settle = useCallback(
+    (rebase: (typed: T) => T) => {
+      // `useSend` has removed a draft that is as it was sent.
+      const left = key === undefined ? undefined : read<T>(key)
+      if (key === undefined || left === undefined) return discard()
+      const value = rebase(left.value)
+      keep(key, JSON.stringify(value))
+      setFound(undefined)
+      setTyped({ value })
+    },
+    [key, discard],
+  )
   useEffect(() => {
     const warn = (event: BeforeUnloadEvent) => {
       if (key !== undefined && kept.has(key) && !isLeaving) event.preventDefault()
@@ -66,7 +80,7 @@ export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
   }, [key])
   const value = typed === undefined ? saved : typed.value
   const isDirty = typed !== undefined
-  return { value, isRestored: found !== undefined, isDirty, round, set, discard }
+  return { value, isRestored: found !== undefined, isDirty, round, set, discard, settle }
 }
 
 /** Removes a draft from outside its page, after a save or deletion. */
@@ -93,7 +107,8 @@ export function keep(key: string, text: string): void {
   sessionStorage.setItem(place(key), text)
 }
 
-export function readKept(key: string): string | undefined {
+export function readKept(key: string | undefined): string | undefined {
+  if (key === undefined) return undefined
   const text = kept.get(key) ?? sessionStorage.getItem(place(key))
   if (text === null) return undefined
   kept.set(key, text)

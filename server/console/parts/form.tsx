@@ -1,6 +1,6 @@
 /** The shared form: keeps drafts, and shows the service's issues at their fields. */
 import { Alert, Button, Group, Stack } from '@mantine/core'
-import { OperationOutcomeError } from '@medplum/core'
+import { isResource, OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
 import { useRef } from 'react'
 import { useSend } from '../client/api.ts'
@@ -44,6 +44,8 @@ interface Props<V extends object, O> {
   readonly send: (values: V, typed: Typed<V>) => Promise<O>
   readonly done?: string
   readonly after?: (output: O) => void
+  /** True to keep the values after they were sent, for another time. */
+  readonly isRepeated?: boolean
   readonly submit?: string
   readonly variant?: 'filled' | 'default'
   readonly children: (fields: Fields<V>) => React.ReactNode
@@ -113,7 +115,7 @@ export function Form<V extends object, O>(props: Props<V, O>) {
 }
 
 function useSending<V extends object, O>(props: Props<V, O>, draft: Draft<Typed<V>>) {
-  const { name, send, edits, done, after } = props
+  const { name, send, edits, done, after, isRepeated } = props
   return useSend<Typed<V>, O>({
     send: (typed) => send(typed.values, typed),
     ...(done === undefined ? {} : { done }),
@@ -121,8 +123,9 @@ function useSending<V extends object, O>(props: Props<V, O>, draft: Draft<Typed<
     draft: name,
     // A newer version is shown next to the typed text.
     ...(edits === undefined ? {} : { reread: [edits.path] }),
-    after(output) {
-      draft.discard()
+    after(output, { values: base }) {
+      const version = isResource(output) ? output.meta?.versionId : undefined
+      if (!isRepeated) draft.settle(({ values }) => ({ base, values, version }))
       after?.(output)
     },
   })

@@ -87,6 +87,10 @@ t.test('a test message is answered by the device, or with the reason why not', a
   await page.write('input[name=destination]', 'lab.clinic.example')
   await click(page, 'Send')
   await reads(page, 'MSH|lab.clinic.example\nMSA|AA|1')
+  t.equal(
+    await page.value(`document.querySelector('input[name=destination]').value`),
+    'lab.clinic.example',
+  )
   t.same(await barriers(page), [])
   await page.write('input[name=destination]', 'Device/none')
   await click(page, 'Send')

@@ -3,7 +3,14 @@ import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads, withText } from '../../fixtures/http/console.ts'
+import {
+  barriers,
+  click,
+  holdAnswers,
+  openConsole,
+  reads,
+  withText,
+} from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 
 exitWithoutChromium(t)
@@ -124,6 +131,33 @@ t.test('code that others deployed meanwhile is not overwritten unseen', async (t
   await page.press('#deploy')
   await until(async () => Reflect.has(await run(), 'mine'), 60_000)
 })
+
+t.test('code that is typed while a deployment runs stays in the editor', async (t) => {
+  const [, , , id] = (await page.value<string>('location.pathname')).split('/')
+  await page.goto(`${baseUrl}console/bots/${id}`)
+  await page.shows(`document.querySelector('${CODE}')?.textContent.includes('mine: true')`)
+  await page.write(CODE, code("console.log('Mended')\n  return { held: true }"))
+  const release = await holdAnswers(page, `fhir/R4/Bot/${id}/$deploy`)
+  await page.press('#deploy')
+  await page.shows(`document.querySelector('#deploy[data-loading]')`)
+  await page.keys('// first')
+  await release()
+  await page.shows(`!document.querySelector('#deploy[data-loading]')`)
+  await page.keys(' words')
+  await page.shows(`document.querySelector('${CODE}').textContent.includes('// first words')`)
+  t.notOk(
+    await page.value(`document.body.innerText.includes('Other code was deployed while you were')`),
+  )
+  await page.press('#deploy')
+  await page.shows(`!${withText('Discard')}`)
+  t.match((await botica.admin.post(`Bot/${id}/$execute`, {})).body, { held: true })
+  const { body } = await botica.admin.get<Deployed>(`Bot/${id}`)
+  t.match(await (await fetch(body.sourceCode.url)).text(), '// first words')
+})
+
+interface Deployed {
+  readonly sourceCode: { readonly url: string }
+}
 
 t.test('a log is read while it is written', async (t) => {
   const [, , , id] = (await page.value<string>('location.pathname')).split('/')

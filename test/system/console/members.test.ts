@@ -5,6 +5,7 @@ import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
 import {
   barriers,
   click,
+  holdAnswers,
   loseAnswers,
   openConsole,
   reads,
@@ -217,6 +218,27 @@ t.test('typed rights and clients do not overwrite those saved meanwhile', async 
   }, 60_000)
   t.match((await admin.get(memberPath)).body, { accessPolicy, admin: true })
   t.match((await admin.get(clientPath)).body, { description })
+})
+
+t.test('text that is typed while a save runs stays in the form', async (t) => {
+  const { id } = await first('ClientApplication?name=Big')
+  const field = `document.querySelector('input[name=name]')`
+  const isSaved = `!${field}.form.querySelector('[data-loading]')`
+  await page.write('input[name=name]', 'Day laboratory')
+  const release = await holdAnswers(page, `fhir/R4/ClientApplication/${id}`)
+  await page.value(`${field}.form.requestSubmit()`)
+  await page.shows(`!(${isSaved})`)
+  await page.keys(' of')
+  await release()
+  await page.shows(isSaved)
+  await page.keys(' the ward')
+  t.equal(await page.value(`${field}.value`), 'Day laboratory of the ward')
+  t.notOk(await page.value(`document.body.innerText.includes('was saved while you were typing')`))
+  await page.value(`${field}.form.requestSubmit()`)
+  await until(async () => {
+    const { body } = await admin.get(`ClientApplication/${id}`)
+    return body.name === 'Day laboratory of the ward'
+  }, 60_000)
 })
 
 t.test('keeps typed text when the session ends', async (t) => {

@@ -149,7 +149,7 @@ function TestMessage({ id }: { readonly id: string }) {
   }
   return (
     <Stack maw={720}>
-      <Form saved={EMPTY} send={send} after={setAnswer} submit={words.send}>
+      <Form saved={EMPTY} send={send} after={setAnswer} submit={words.send} isRepeated>
         {({ text }) => (
           <>
             <NativeSelect label={words.kind} data={KINDS} {...text('contentType')} />

@@ -10,7 +10,7 @@ import type { Bot } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useMemo } from 'react'
 import { useSend } from '../../client/api.ts'
-import { useDraft } from '../../client/drafts.ts'
+import { type Draft, useDraft } from '../../client/drafts.ts'
 import { Problem, problemLines } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { Behind } from '../../parts/behind.tsx'
@@ -21,6 +21,7 @@ import { texts } from '../../texts/texts.ts'
 import { botLanguage } from './language.ts'
 
 const codeWords = texts.bots.code
+const SOURCE = 'source'
 /** Tab indents; Escape then Tab leaves the editor. */
 const code = [
   StreamLanguage.define(typescript),
@@ -37,13 +38,17 @@ interface CodeProps {
 /** Edits and deploys a bot's source; errors appear at their line. */
 export function Code({ bot }: CodeProps) {
   const source = useQuery({
-    queryKey: ['source', bot.id, bot.meta?.versionId],
-    queryFn: () => downloadSource(bot),
+    queryKey: [SOURCE, bot.id],
+    queryFn: () => readSource(`fhir/R4/Bot/${bot.id}`),
   })
-  return <Loaded query={source}>{(saved) => <Source bot={bot} saved={saved} />}</Loaded>
+  return (
+    <Loaded query={source}>{(saved) => <Source key={bot.id} bot={bot} saved={saved} />}</Loaded>
+  )
 }
 
-async function downloadSource({ sourceCode, executableCode }: Bot): Promise<string> {
+/** Returns the code that is deployed now. */
+async function readSource(path: string): Promise<string> {
+  const { sourceCode, executableCode } = await medplum.get<Bot>(path, { cache: 'no-store' })
   const url = sourceCode?.url ?? executableCode?.url
   return url === undefined ? codeWords.first : await (await medplum.download(url)).text()
 }
@@ -62,7 +67,7 @@ function Source({ bot, saved }: SourceProps) {
   const key = `bot-code/${bot.id}`
   const draft = useDraft<Edit>(key, { base: saved, value: saved })
   const { base, value } = draft.value
-  const deploy = useDeploying(bot, draft.value, { key, after: draft.discard })
+  const deploy = useDeploying(bot, key, draft)
   const isBehind = draft.isDirty && !deploy.isPending && saved !== base
   const error = isBehind ? null : deploy.error
   const marks = useMemo(() => (error ? parseErrorMarks(error) : []), [error])
@@ -94,7 +99,7 @@ function Source({ bot, saved }: SourceProps) {
       <Problem error={error} title={codeWords.refused} />
       <Group>
         <Button
-          onClick={() => deploy.mutate()}
+          onClick={() => deploy.mutate(draft.value)}
           loading={deploy.isPending}
           disabled={isBehind}
           id="deploy"
@@ -111,29 +116,22 @@ function Source({ bot, saved }: SourceProps) {
   )
 }
 
-interface Deploying {
-  /** Key of the draft. */
-  readonly key: string
-  readonly after: () => void
-}
-
 /** Deploys the code, unless other code than its base is deployed by now. */
-function useDeploying(bot: Bot, { base, value }: Edit, { key, after }: Deploying) {
+function useDeploying(bot: Bot, key: string, { settle }: Draft<Edit>) {
   const path = `fhir/R4/Bot/${bot.id}`
   // The service keeps the source of compiled code.
   const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
-  return useSend({
-    send: async () => {
-      const deployed = await downloadSource(await medplum.get<Bot>(path, { cache: 'no-store' }))
-      if (deployed !== base) throw new Error(codeWords.behind)
+  return useSend<Edit>({
+    send: async ({ base, value }) => {
+      if ((await readSource(path)) !== base) throw new Error(codeWords.behind)
       return await medplum.post(`${path}/$deploy`, { code: value, filename })
     },
     done: codeWords.deployed,
     draft: key,
-    after,
+    after: (_, { value: base }) => settle(({ value }) => ({ base, value })),
     notify: false,
     // Code that was deployed meanwhile is shown next to the typed one.
-    reread: [path],
+    reread: [path, SOURCE],
   })
 }
 
