@@ -14,6 +14,9 @@ const STATE = 'pkceState'
 /** The Project of the last sign-in in this tab, which the next one is for. */
 const PROJECT = 'botica-project'
 
+/** A second copy: the API client clears the whole session storage when a session ends. */
+let lastProject: string | undefined
+
 const listeners = new Set<() => void>()
 let isEnded = false
 let isLeaving = false
@@ -44,10 +47,16 @@ export const medplum = new MedplumClient({
   cacheTime: 0,
   onUnauthenticated() {
     keepDrafts()
+    keepProject(lastProject)
     isEnded = true
     for (const listener of listeners) listener()
   },
 })
+
+function keepProject(id: string | undefined): void {
+  lastProject = id
+  if (id !== undefined) sessionStorage.setItem(PROJECT, id)
+}
 
 export const sessionEnd = {
   subscribe(listener: () => void) {
@@ -117,7 +126,7 @@ export async function startSignIn(): Promise<never> {
 /** Signs in to another Project, with the person's session if it is good for that. */
 export async function openProject(id: string): Promise<never> {
   leaveQuietly()
-  sessionStorage.setItem(PROJECT, id)
+  keepProject(id)
   history.replaceState(null, '', BASE)
   return await startSignIn()
 }
@@ -135,7 +144,7 @@ export const MeProvider = MeContext.Provider
 /** Returns the signed-in user, keeps their Project for the next sign-in in this tab, and opens their drafts. */
 export async function readMe(): Promise<Me> {
   const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
-  sessionStorage.setItem(PROJECT, me.project.id)
+  keepProject(me.project.id)
   ownDrafts(me.membership.id ?? '')
   return me
 }

@@ -9,6 +9,7 @@ import { exitWithoutChromium, openPage } from '../../fixtures/http/chromium.ts'
 import {
   barriers,
   click,
+  endSession,
   OPEN_MENU,
   openConsole,
   reads,
@@ -63,6 +64,29 @@ t.test('typed text stays in the project in which it was typed', async (t) => {
   t.equal(await open(other.project), '')
   t.notOk(await page.value(`document.body.innerText.includes('text you typed earlier')`))
   t.equal(await open(project), 'Pharmacy')
+})
+
+t.test('a person whose session ends signs in to the same project again', async (t) => {
+  const person = await aPerson(services, project, { details: { admin: true } })
+  await aPerson(services, other.project, { user: person.user, details: { admin: true } })
+  const page = await openPage(t, ['--window-size=1440,900'])
+  const isOpen = `document.querySelector('[data-project]')?.textContent === '${projectName(other.project)}'`
+  await page.goto(`${baseUrl}console/p/${other.project.id}`)
+  await signInOn(page, person.email)
+  await page.shows(isOpen)
+  await endSession(page)
+  // It may be served for some seconds more.
+  services.principals.forget()
+  await page.value(`sessionStorage.mark = 'not cleared'`)
+  await click(page, 'Members')
+  await reads(page, 'Your session has ended')
+  // The API client clears the session storage with a request that has no token any more.
+  await click(page, 'Bots')
+  await page.shows('sessionStorage.mark === undefined')
+  await click(page, 'Sign in again')
+  await signInOn(page, person.email)
+  await page.shows(isOpen)
+  t.equal(await page.value('location.pathname'), '/console/bots')
 })
 
 t.test('signs an account of one project in at the address of the project', async (t) => {
