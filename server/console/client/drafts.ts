@@ -34,9 +34,17 @@ export interface Draft<T> {
 
 /** Returns the draft for `key`; `saved` is the service's value. Without a key, it ends with the page. */
 export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
-  const [found, setFound] = useState(() => (key === undefined ? undefined : read<T>(key)))
+  const [found, setFound] = useState(() => read<T>(key))
   const [typed, setTyped] = useState(found)
   const [round, setRound] = useState(0)
+  const [shown, setShown] = useState(key)
+  // A page may stay while the key changes, as with the kind of an input.
+  if (shown !== key) {
+    const next = read<T>(key)
+    setShown(key)
+    setFound(next)
+    setTyped(next)
+  }
   const last = JSON.stringify(saved)
   const set = useCallback(
     (value: T) => {
@@ -62,7 +70,7 @@ export function useDraft<T>(key: string | undefined, saved: T): Draft<T> {
   const settle = useCallback(
     (rebase: (typed: T) => T) => {
       // `useSend` has removed a draft that is as it was sent.
-      const left = key === undefined ? undefined : read<T>(key)
+      const left = read<T>(key)
       if (key === undefined || left === undefined) return discard()
       const value = rebase(left.value)
       keep(key, JSON.stringify(value))
@@ -115,7 +123,7 @@ export function readKept(key: string | undefined): string | undefined {
   return text
 }
 
-function read<T>(key: string): { readonly value: T } | undefined {
+function read<T>(key: string | undefined): { readonly value: T } | undefined {
   const text = readKept(key)
   // Written by `keep` under this key.
   return text === undefined ? undefined : { value: parseExact<T>(text) }

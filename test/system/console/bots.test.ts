@@ -79,6 +79,21 @@ t.test('the bench hides the answer of the last run while the next one runs', asy
   await page.shows(withText('Open this run'))
 })
 
+t.test('the bench keeps the inputs of its kinds apart', async (t) => {
+  const input = `document.querySelector('[aria-label="Input"]').textContent`
+  await page.write('[aria-label="Input"]', '{ "name": "Carl" }')
+  await click(page, 'Text')
+  await page.shows(`${input} === ''`)
+  await page.write('[aria-label="Input"]', 'Hello')
+  await click(page, 'JSON')
+  await page.shows(`${input} === '{ "name": "Carl" }'`)
+  await click(page, 'Text')
+  await page.shows(`${input} === 'Hello'`)
+  await click(page, 'JSON')
+  await page.shows(`${input}.includes('Carl')`)
+  t.same(await barriers(page), [])
+})
+
 t.test('a run that fails shows why, with its log', async (t) => {
   await page.write('[aria-label="Input"]', '{ "nobody": true }')
   await page.press('#run')
