@@ -109,6 +109,23 @@ t.test('JSON is judged while it is typed', async (t) => {
   await reads(page, 'The record was not saved')
 })
 
+t.test('unfinished JSON outlives other views and a reload', async (t) => {
+  const has = (text: string) =>
+    page.shows(`document.querySelector('.cm-content')?.textContent.includes('${text}')`)
+  await page.goto(`${baseUrl}${place}/json`)
+  await page.write('.cm-content', '{ "resourceType": "Patient", "gender": "oth')
+  await click(page, 'Form')
+  await reads(page, 'Finish it before you edit the form')
+  await page.shows(`document.querySelector('input[name=family]')?.matches(':disabled')`)
+  t.same(await barriers(page), [])
+  await click(page, 'JSON')
+  await has('"oth')
+  await page.goto(`${baseUrl}${place}/json`)
+  await reads(page, 'This is text you typed earlier')
+  await has('"oth')
+  await page.shows(`document.querySelector('#save').disabled`)
+})
+
 t.test('typed text outlives its session', async (t) => {
   await page.goto(`${baseUrl}${place}/json`)
   await reads(page, 'This is text you typed earlier')

@@ -86,6 +86,8 @@ interface RecordProps extends Place {
 interface Edit {
   readonly base: Resource
   readonly value: Resource
+  /** JSON that is not a record yet. */
+  readonly unfinished?: string
 }
 
 /** Form and JSON are views of one draft, unaffected by newer versions of the record. */
@@ -93,9 +95,11 @@ function Record({ type, id, tab, saved }: RecordProps) {
   const me = useMe()
   const key = `edit/${type}/${id}`
   const draft = useDraft<Edit>(key, { base: saved, value: saved })
-  const { base, value } = draft.value
+  const { base, value, unfinished } = draft.value
+  const isFinished = unfinished === undefined
   const saving = useSaving({ type, id, base, draft: key, after: draft.discard })
-  const isBehind = draft.isDirty && !saving.isBusy && saved.meta?.versionId !== base.meta?.versionId
+  const isOld = draft.isDirty && saved.meta?.versionId !== base.meta?.versionId
+  const isBehind = isOld && isFinished && !saving.isBusy
   const editing: Editing = {
     // Another version, or the saved one after an edit, gets new inputs.
     round: `${base.meta?.versionId} ${draft.round}`,
@@ -126,9 +130,17 @@ function Record({ type, id, tab, saved }: RecordProps) {
         />
       )}
       {tab === 'json' ? (
-        <RecordJson key={editing.round} {...editing} />
+        <RecordJson
+          key={editing.round}
+          {...editing}
+          unfinished={unfinished}
+          keep={(unfinished) => draft.set({ base, value, unfinished })}
+        />
       ) : (
-        <RecordForm {...editing} />
+        <>
+          {!isFinished && <Text c="red">{words.finishJson}</Text>}
+          <RecordForm {...editing} save={isFinished ? editing.save : undefined} />
+        </>
       )}
       {saving.question}
     </Stack>
@@ -234,13 +246,20 @@ function RecordForm(props: Editing) {
 
 const PAUSE_MS = 600
 
-function RecordJson({ value, isDirty, set, save, isBusy, error }: Editing) {
-  const [text, setText] = useState(() => JSON.stringify(pruned(value), null, 2))
+interface JsonEditing extends Editing {
+  readonly unfinished: string | undefined
+  readonly keep: (unfinished: string) => void
+}
+
+function RecordJson(props: JsonEditing) {
+  const { value, unfinished, isDirty, set, keep, save, isBusy, error } = props
+  const [text, setText] = useState(() => unfinished ?? JSON.stringify(pruned(value), null, 2))
   const parsed = parse(text)
   const type = (text: string) => {
     setText(text)
     const record = parse(text)
-    if (record !== undefined) set(record)
+    if (record === undefined) keep(text)
+    else set(record)
   }
   return (
     <Stack>
