@@ -1,5 +1,6 @@
 /** Hooks for reads and writes over the API client. */
 import { notifications } from '@mantine/notifications'
+import { isOperationOutcome, OperationOutcomeError } from '@medplum/core'
 import {
   type UseMutationResult,
   type UseQueryResult,
@@ -7,7 +8,7 @@ import {
   useQuery,
   useQueryClient,
 } from '@tanstack/react-query'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { forget, readKept } from './drafts.ts'
 import { problemLines } from './problem.tsx'
 import { medplum, type ReadOptions } from './session.ts'
@@ -88,9 +89,28 @@ export interface SignedInit extends RequestInit {
   readonly headers?: Readonly<Record<string, string>>
 }
 
-/** Sends a request with the person's token, for answers of which more than the body matters. */
+/**
+ * Sends a request with the person's token, for answers of which more than the body matters. Errors: the end of the
+ * session.
+ */
 export async function fetchSigned(path: string, init: SignedInit): Promise<Response> {
   await medplum.refreshIfExpired()
+  const answer = await fetchWithToken(path, init)
+  // A bot may answer with any status.
+  if (answer.status !== 401 || answer.headers.has('X-Bot-Run-Id')) return answer
+  // Renews the token, or ends the session.
+  await medplum.get('auth/me', { cache: 'no-store' })
+  return await fetchWithToken(path, init)
+}
+
+async function fetchWithToken(path: string, init: SignedInit): Promise<Response> {
   const headers = { ...init.headers, Authorization: `Bearer ${medplum.getAccessToken()}` }
   return await fetch(`/${path}`, { ...init, headers })
+}
+
+/** Returns the error of an answer, in the service's words unless it comes from a proxy. */
+export async function readError(answer: Response): Promise<Error> {
+  const body: unknown = await answer.json().catch(() => undefined)
+  if (isOperationOutcome(body)) return new OperationOutcomeError(body)
+  return new Error(fill(texts.common.unexpected, { status: answer.status }))
 }

@@ -17,6 +17,9 @@ const PROJECT = 'botica-project'
 /** A second copy: the API client clears the whole session storage when a session ends. */
 let lastProject: string | undefined
 
+/** The client tries a few times without a pause. */
+const OUTAGE_PAUSE_MS = 500
+
 const listeners = new Set<() => void>()
 let isEnded = false
 let isLeaving = false
@@ -28,14 +31,22 @@ export interface ReadOptions extends MedplumRequestOptions {
 
 /**
  * Blocks responses once the page leaves for sign-in: a late 401 would make the client clear the session storage, which
- * the return needs.
+ * the return needs. Errors: a token that cannot be renewed now, as the client drops the login for any other answer.
  */
 async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): Promise<Response> {
   if (init?.isExact && !keepsDigits) throw new Error(texts.app.oldBrowser)
   const answer = await fetchOnce(input, init)
   if (isLeaving) return await new Promise<never>(() => undefined)
+  if (isTokenOutage(input, answer)) {
+    await new Promise((resolve) => setTimeout(resolve, OUTAGE_PAUSE_MS))
+    throw new TypeError(`No token: status ${answer.status}`)
+  }
   if (init?.isExact) answer.json = async () => parseExact(await answer.text())
   return answer
+}
+
+function isTokenOutage(input: RequestInfo | URL, { status }: Response): boolean {
+  return String(input).endsWith('/oauth2/token') && (status === 429 || status >= 500)
 }
 
 /** Tokens are stored per tab. */

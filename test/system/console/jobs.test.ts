@@ -109,6 +109,25 @@ t.test('imports a file and shows its rejected lines', async (t) => {
   await page.shows(`document.querySelector('a[href^="/console/jobs/imports/"]')`)
 })
 
+t.test('a job is read after a refused token; an answer of a proxy is named', async (t) => {
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email, path: '/jobs' })
+  await page.value(`{
+    const send = fetch
+    const statuses = [401, 502]
+    globalThis.fetch = async (input, init) => {
+      const isJob = new URL(input, location.href).pathname.includes('/bulkdata/')
+      const status = isJob ? statuses.shift() : undefined
+      return status ? new Response('<html></html>', { status }) : await send(input, init)
+    }
+  }`)
+  await page.press('a[href^="/console/jobs/imports/"]')
+  await reads(page, 'The answer has status 502 and is not from the service')
+  t.same(await barriers(page), [])
+  await click(page, 'Try again')
+  await reads(page, 'Rejected lines: 1')
+})
+
 t.test('shows a member only the content of a narrow policy, also on a phone', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',

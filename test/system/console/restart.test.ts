@@ -1,9 +1,9 @@
-/** A web process ends while a page follows a log: the page goes on with the next one. */
+/** A web process ends while a page follows a log, or signs nobody in for a while: the page goes on afterwards. */
 import t from 'tap'
 import { aBot, handler } from '../../fixtures/bots/bots.ts'
 import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { openConsole, reads } from '../../fixtures/http/console.ts'
+import { click, openConsole, reads } from '../../fixtures/http/console.ts'
 import { PASSWORD } from '../../fixtures/people.ts'
 import { openCluster, said } from '../../fixtures/services/cluster.ts'
 
@@ -41,4 +41,24 @@ t.test('the lines of a run that outlives the web process are read to its end', a
   await page.shows(`document.querySelector('#live')?.textContent.includes('has gone on')`)
   await page.shows(`document.querySelector('#live')?.textContent.includes('■ ok')`)
   await page.shows(`document.querySelector('#live')?.textContent.includes('has begun')`)
+})
+
+t.test('a session outlives an outage of its renewal', async (t) => {
+  const page = await openConsole(t, { baseUrl, email, path: '/agents' })
+  // The service refuses a token that has expired, and a proxy in front of it answers all renewals.
+  await page.value(`{
+    const send = fetch
+    globalThis.isOut = true
+    globalThis.fetch = async (input, init) => {
+      if (!isOut) return await send(input, init)
+      const isRenewal = new URL(input, location.href).pathname === '/oauth2/token'
+      return new Response('<html></html>', { status: isRenewal ? 503 : 401 })
+    }
+  }`)
+  await click(page, 'Access policies')
+  await reads(page, 'The service does not respond')
+  t.notOk(await page.value(`document.body.innerText.includes('Your session has ended')`))
+  await page.value('globalThis.isOut = false')
+  await click(page, 'Try again')
+  await reads(page, 'No access policy yet')
 })

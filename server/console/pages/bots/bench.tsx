@@ -6,7 +6,7 @@ import { Link } from 'wouter'
 import { fetchSigned } from '../../client/api.ts'
 import { useDraft } from '../../client/drafts.ts'
 import { Problem } from '../../client/problem.tsx'
-import { isAdmin, medplum, useMe } from '../../client/session.ts'
+import { isAdmin, useMe } from '../../client/session.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -140,7 +140,6 @@ async function execute({ bot, kind, input, signal, onPart }: Call): Promise<Answ
     body: kind === 'hl7' ? input.replace(/\n/g, '\r') : input,
     signal,
   })
-  if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
   const { status } = response
   const runId = response.headers.get('X-Bot-Run-Id')
   const isStream = takesStream && response.headers.get('X-Accel-Buffering') === 'no'

@@ -2,7 +2,6 @@
 import { Badge, Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
 import { fetchSigned } from '../../client/api.ts'
-import { medplum } from '../../client/session.ts'
 import { runOutcome } from '../../parts/outcome.tsx'
 import { texts } from '../../texts/texts.ts'
 import { localTime, withLocalTimes } from './log.ts'
@@ -78,7 +77,6 @@ async function follow(path: string, signal: AbortSignal, listener: Listener): Pr
   while (!signal.aborted) {
     try {
       const response = await fetchSigned(path, { signal })
-      if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
       if (response.ok && response.body) {
         listener.setState('open')
         await read(response.body, listener.hear)

@@ -2,7 +2,7 @@
 import { Button, Code, Stack, Text, Title } from '@mantine/core'
 import type { Attachment, Bot, Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useParams } from 'wouter'
-import { fetchSigned, useGet, useSend } from '../../client/api.ts'
+import { fetchSigned, readError, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
@@ -63,7 +63,7 @@ function Replay({ botId, runId }: ReplayProps) {
       })
       const fresh = response.headers.get('X-Bot-Run-Id')
       if (fresh !== null) return fresh
-      throw new Error(response.status === 404 ? words.notKept : await response.text())
+      throw response.status === 404 ? new Error(words.notKept) : await readError(response)
     },
     after: (fresh) => navigate(`/bots/${botId}/runs/${fresh}`),
   })

@@ -4,7 +4,7 @@ import type { OperationOutcome } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useRef } from 'react'
 import { useLocation, useParams } from 'wouter'
-import { fetchSigned, useSend } from '../../client/api.ts'
+import { fetchSigned, readError, useSend } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
@@ -92,9 +92,8 @@ async function fetchJobStatus(path: string): Promise<Status> {
   if (response.status === 202) {
     return { text: response.headers.get('X-Progress') ?? '' }
   }
-  const body = await response.json()
-  if (!response.ok) throw new Error(body.issue?.[0]?.details?.text ?? response.statusText)
-  return { text: '', manifest: body }
+  if (!response.ok) throw await readError(response)
+  return { text: '', manifest: await response.json() }
 }
 
 /** The speed covers the time since this page opened. */

@@ -11,7 +11,7 @@ import {
 import { useForm } from '@mantine/form'
 import { useState } from 'react'
 import { useLocation } from 'wouter'
-import { fetchSigned, type SignedInit, useSend } from '../../client/api.ts'
+import { fetchSigned, readError, type SignedInit, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { TimeInput, toInstant } from '../../parts/time-input.tsx'
@@ -88,7 +88,7 @@ async function kickOff({ level, group, types, since }: Values): Promise<string> 
   return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
 }
 
-/** Returns the id of the job. Errors: the text of the outcome. */
+/** Returns the id of the job. Errors: the outcome. */
 export async function startJob(path: string, init: SignedInit): Promise<string> {
   const type = 'application/fhir+json'
   const headers = { Accept: type, 'Content-Type': type, ...init.headers }
@@ -97,8 +97,7 @@ export async function startJob(path: string, init: SignedInit): Promise<string> 
   const place = response.headers.get('Content-Location')?.replace(/\/status$/, '')
   const id = place?.split('/').at(-1)
   if (response.status === 202 && id !== undefined) return id
-  const { issue } = await response.json()
-  throw new Error(issue?.[0]?.details?.text ?? response.statusText)
+  throw await readError(response)
 }
 
 const importWords = texts.jobs.import
