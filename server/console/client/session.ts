@@ -6,6 +6,7 @@ import { texts } from '../texts/texts.ts'
 import { keepDrafts, leaveQuietly, ownDrafts } from './drafts.ts'
 import { keepsDigits, parseExact } from './exact.ts'
 import { fetchOnce } from './once.ts'
+import { holdLogin } from './tab-login.ts'
 
 const BASE = '/console'
 const CLIENT_ID = 'botica-console'
@@ -95,8 +96,11 @@ export async function signedIn(): Promise<void> {
   if (named !== undefined) return await openProject(named)
   const query = new URLSearchParams(location.search)
   const isAnswer = location.pathname === BASE && query.has('state')
-  if (isAnswer) return await takeAnswer(query)
-  if (medplum.getActiveLogin() === undefined) await startSignIn()
+  if (isAnswer) await takeAnswer(query)
+  const login = medplum.getActiveLogin()
+  if (login !== undefined && (await holdLogin(login.accessToken))) return
+  medplum.clearActiveLogin()
+  await startSignIn()
 }
 
 async function takeAnswer(query: URLSearchParams): Promise<void> {

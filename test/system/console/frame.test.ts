@@ -125,3 +125,21 @@ t.test('a person signs in and is back where they wanted to be', async (t) => {
   await signInOn(page, email)
   t.equal(await page.value('location.pathname'), '/console')
 })
+
+t.test('a duplicated tab gets a session of its own', async (t) => {
+  if (!hasChromium()) return t.pass('there is no chromium here')
+  const { email } = await aPerson(services, project)
+  const page = await openConsole(t, { baseUrl, email })
+  const loginIn = (tab: string) => `JSON.parse(atob(
+    JSON.parse(${tab}.sessionStorage.activeLogin).accessToken.split('.')[1])).login_id`
+  const own = await page.value<string>(loginIn('window'))
+  await page.goto(`${baseUrl}console`)
+  await page.shows(`document.querySelector('#title')`)
+  t.equal(await page.value(loginIn('window')), own, 'a page that is loaded again keeps its session')
+  // A window has a copy of the session storage of the page that opens it, as a duplicated tab has.
+  await page.mouse(`document.querySelector('#title')`)
+  await page.value(`{ globalThis.twin = open('/console'); true }`)
+  await page.shows(`twin.document.querySelector('#title')`)
+  t.not(await page.value(loginIn('twin')), own)
+  t.equal(await page.value(loginIn('window')), own)
+})
