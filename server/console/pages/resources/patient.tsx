@@ -1,6 +1,12 @@
 /** A patient at a glance: identity and latest data. */
 import { Anchor, Badge, Card, Group, SimpleGrid, Stack, Text, Title } from '@mantine/core'
-import { calculateAge, formatAddress, isObject, OperationOutcomeError } from '@medplum/core'
+import {
+  calculateAge,
+  formatAddress,
+  formatCodeableConcept,
+  isObject,
+  OperationOutcomeError,
+} from '@medplum/core'
 import type {
   Bundle,
   BundleEntryResponse,
@@ -108,16 +114,22 @@ interface Section {
 }
 
 const FEW = 6
-/** Codes of problems that are present: https://hl7.org/fhir/R4/valueset-condition-clinical.html */
-const ACTIVE = 'active,recurrence,relapse'
+/**
+ * Excludes the codes of problems that are over: https://hl7.org/fhir/R4/valueset-condition-clinical.html. The status is
+ * optional, and a problem without one may be present.
+ */
+const PRESENT = 'clinical-status:not=inactive,remission,resolved'
+const WRONG = 'entered-in-error'
+const VERIFIED = `verification-status:not=${WRONG},refuted`
+const VALID = `status:not=${WRONG}`
 const SECTIONS: readonly Section[] = [
-  section('problems', 'Condition', `clinical-status=${ACTIVE}`, '-recorded-date', 'onset[x]'),
-  section('allergies', 'AllergyIntolerance', '', '-date', 'criticality'),
+  section('problems', 'Condition', `${PRESENT}&${VERIFIED}`, '-recorded-date', 'onset[x]'),
+  section('allergies', 'AllergyIntolerance', VERIFIED, '-date', 'criticality'),
   section('medications', 'MedicationRequest', 'status=active', '-authoredon', 'authoredOn'),
-  section('encounters', 'Encounter', '', '-date', 'period'),
-  section('reports', 'DiagnosticReport', '', '-date', 'effective[x]'),
-  section('documents', 'DocumentReference', '', '-date', 'date'),
-  { ...section('observations', 'Observation', '', '-date', 'value[x]'), count: 200 },
+  section('encounters', 'Encounter', VALID, '-date', 'period'),
+  section('reports', 'DiagnosticReport', VALID, '-date', 'effective[x]'),
+  section('documents', 'DocumentReference', VALID, '-date', 'date'),
+  { ...section('observations', 'Observation', VALID, '-date', 'value[x]'), count: 200 },
 ]
 
 function section(
@@ -199,7 +211,7 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
             {recordTitle(record)}
           </Anchor>
           <Text size="sm" c="dimmed" component="div" style={{ whiteSpace: 'nowrap' }}>
-            <Value value={asDay(readElement(record, detail))} />
+            <Value value={[clinicalStatus(record), asDay(readElement(record, detail))].filter(Boolean)} />
           </Text>
         </Group>
       ))}
@@ -210,6 +222,13 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
       )}
     </Card>
   )
+}
+
+/** Whether a problem or an allergy is still present; undefined for other records. */
+function clinicalStatus(record: Resource): string | undefined {
+  const { resourceType: type } = record
+  if (type !== 'Condition' && type !== 'AllergyIntolerance') return undefined
+  return formatCodeableConcept(record.clinicalStatus) || words.noStatus
 }
 
 /** A day is enough here; the record has the time. */

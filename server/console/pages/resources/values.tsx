@@ -37,7 +37,7 @@ export function Value({ value, most = MOST_ITEMS }: ValueProps) {
     return (
       <>
         {comparator}
-        <Rounded value={number} unit={unit === '%' ? '%' : ` ${unit}`} />
+        <Rounded value={number} unit={unit === '%' || unit === '' ? unit : ` ${unit}`} />
       </>
     )
   }
@@ -106,7 +106,7 @@ interface Quantity {
 }
 
 function isQuantity(value: object): value is Quantity {
-  return 'value' in value && ('unit' in value || 'code' in value)
+  return 'value' in value && ['comparator', 'unit', 'code'].some((name) => name in value)
 }
 
 interface RoundedProps {

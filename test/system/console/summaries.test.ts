@@ -1,0 +1,105 @@
+/** What the summary of a patient and the pages of records show of their clinical facts. */
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
+import { barriers, openConsole, reads } from '../../fixtures/http/console.ts'
+import { aPerson } from '../../fixtures/people.ts'
+
+exitWithoutChromium(t)
+const { services, baseUrl, project, admin } = await openBotica(t)
+const { email } = await aPerson(services, project, { details: { admin: true } })
+const page = await openConsole(t, { baseUrl, email })
+
+const card = (title: string) => `[...document.querySelectorAll('.mantine-Card-root')]
+  .find((one) => one.querySelector('h5, h2')?.textContent === '${title}')`
+
+t.test('a summary leaves out wrong entries, and shows a status that is not recorded', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Patient', name: [{ family: 'Osei' }] })
+  const reference = { reference: `Patient/${id}` }
+  const coded = (system: string, code: string) => ({
+    coding: [{ system: `http://terminology.hl7.org/CodeSystem/${system}`, code }],
+  })
+  for (const code of ['confirmed', 'refuted', 'entered-in-error']) {
+    const clinical = (system: string) =>
+      code === 'entered-in-error' ? {} : { clinicalStatus: coded(system, 'active') }
+    await admin.create({
+      resourceType: 'Condition',
+      code: { text: `Problem that is ${code}` },
+      ...clinical('condition-clinical'),
+      verificationStatus: coded('condition-ver-status', code),
+      subject: reference,
+    })
+    await admin.create({
+      resourceType: 'AllergyIntolerance',
+      code: { text: `Allergy that is ${code}` },
+      ...clinical('allergyintolerance-clinical'),
+      verificationStatus: coded('allergyintolerance-verification', code),
+      patient: reference,
+    })
+  }
+  await admin.create({
+    resourceType: 'Condition',
+    code: { text: 'Gout' },
+    subject: reference,
+  })
+  await admin.create({
+    resourceType: 'AllergyIntolerance',
+    clinicalStatus: coded('allergyintolerance-clinical', 'resolved'),
+    code: { text: 'Milk' },
+    patient: reference,
+  })
+  await admin.create({
+    resourceType: 'Observation',
+    status: 'entered-in-error',
+    code: { text: 'Mistaken weight' },
+    subject: reference,
+    valueQuantity: { value: 700, unit: 'kg' },
+  })
+  await page.goto(`${baseUrl}console/resources/Patient/${id}`)
+  await reads(page, 'Problem that is confirmed')
+  const problems = await page.value<string>(`${card('Active problems')}.textContent`)
+  t.match(problems, 'Goutstatus not recorded')
+  const allergies = await page.value<string>(`${card('Allergies')}.textContent`)
+  t.match(allergies, 'Milkresolved')
+  t.match(allergies, 'Allergy that is confirmedactive')
+  t.notMatch(problems + allergies, /refuted|entered-in-error/)
+  t.match(await page.value(`${card('Observations')}.textContent`), 'None recorded')
+  t.same(await barriers(page), [])
+})
+
+t.test('draws the values of one code and one unit, and shows their limits', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Patient', name: [{ family: 'Ito' }] })
+  const observe = async (day: string, code: string, valueQuantity: object) => {
+    await admin.create({
+      resourceType: 'Observation',
+      status: 'final',
+      code: { coding: [{ system: 'urn:codes', code }], text: 'Body weight' },
+      subject: { reference: `Patient/${id}` },
+      effectiveDateTime: day,
+      valueQuantity,
+    })
+  }
+  await observe('2026-01-01', 'weight', { value: 154, unit: 'lb' })
+  await observe('2026-02-01', 'weight', { value: 70, unit: 'kg' })
+  await observe('2026-03-01', 'weight', { value: 71, unit: 'kg' })
+  await observe('2026-04-01', 'weight', { value: 72, unit: 'kg' })
+  await observe('2026-05-01', 'dry-weight', { value: 69, unit: 'kg' })
+  await observe('2026-06-01', 'weight', { value: 5, unit: 'kg', comparator: '<' })
+  await observe('2026-07-01', 'weight', { value: 3, comparator: '<' })
+  await page.goto(`${baseUrl}console/resources/Patient/${id}`)
+  await page.shows(`document.querySelector('.recharts-line')`)
+  t.equal(await page.value(`document.querySelectorAll('.recharts-line-dot').length`), 3)
+  await reads(page, 'only a limit is known: <5 kg (2026-06-01)')
+  await page.press('[aria-label="Kind of value"]')
+  await page.shows(`document.querySelectorAll('[role=option]').length === 4`)
+  t.same(
+    await page.value(`[...document.querySelectorAll('[role=option]')].map((one) => one.textContent)`),
+    [
+      'Body weight (kg) urn:codes|weight',
+      'Body weight',
+      'Body weight (kg) urn:codes|dry-weight',
+      'Body weight (lb)',
+    ],
+  )
+  t.match(await page.value(`${card('Observations')}.textContent`), /Body weight<3/)
+})
