@@ -11,11 +11,37 @@ const ID_DIGITS = 6
 
 /** Returns a human name, a code's text or a title; the type and the end of the id for a record without any. */
 export function recordTitle(record: Resource): string {
+  const contained = containedMedication(record)
+  if (contained !== undefined) return recordTitle(contained)
   for (const name of [...NAMING, ...ALSO_NAMING]) {
+    // The category of a medication's record is the place where it is taken, such as "Community".
+    if (name === 'category' && record.resourceType.startsWith('Medication')) continue
     const title = titleText(readElement(record, name))
     if (title !== '') return title
   }
   return shortReference(`${record.resourceType}/${record.id ?? ''}`)
+}
+
+function containedMedication(record: Resource): Resource | undefined {
+  const medication = readElement(record, 'medication[x]')
+  if (!isReference(medication) || medication.display || !('contained' in record)) return undefined
+  return record.contained?.find(({ id }) => medication.reference === `#${id}`)
+}
+
+const RECORD = /^[A-Z]\w+\/[\w.-]+$/
+
+/** True for a reference of the form `Type/id`. */
+export function isRecordReference(reference: string): boolean {
+  return RECORD.test(reference)
+}
+
+/** Like `recordTitle`; a medication given by reference names its requests. */
+export function useRecordTitle(record: Resource): string {
+  const medication = readElement(record, 'medication[x]')
+  const { reference = '', display = '' } = isReference(medication) ? medication : {}
+  const isElsewhere = display === '' && isRecordReference(reference)
+  const title = useTitle(reference, isElsewhere)
+  return isElsewhere ? title : recordTitle(record)
 }
 
 /** Returns the value of an element, of any type for `value[x]`. */
@@ -48,10 +74,11 @@ function shortReference(reference: string): string {
 }
 
 /** Returns the name of the record behind `Type/id`; the reference in short while it is unknown. */
-export function useTitle(reference: string): string {
+export function useTitle(reference: string, enabled = true): string {
   const { data } = useQuery({
     queryKey: ['title', reference],
     queryFn: () => findTitle(reference),
+    enabled,
     staleTime: 60_000,
   })
   return data ?? shortReference(reference)

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, openConsole, reads } from '../../fixtures/http/console.ts'
+import { barriers, click, openConsole, reads } from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 
 exitWithoutChromium(t)
@@ -102,4 +102,44 @@ t.test('draws the values of one code and one unit, and shows their limits', asyn
     ],
   )
   t.match(await page.value(`${card('Observations')}.textContent`), /Body weight<3/)
+})
+
+t.test('medication requests have the name of their medication', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Patient', name: [{ family: 'Novak' }] })
+  const medication = await admin.create({
+    resourceType: 'Medication',
+    code: { text: 'Amoxicillin 500 mg' },
+  })
+  const request = {
+    resourceType: 'MedicationRequest',
+    status: 'active',
+    intent: 'order',
+    category: [{ text: 'Community' }],
+    subject: { reference: `Patient/${id}` },
+    authoredOn: '2026-05-01',
+  }
+  const referring = await admin.create({
+    ...request,
+    medicationReference: { reference: `Medication/${medication.id}` },
+  })
+  await admin.create({
+    ...request,
+    contained: [{ resourceType: 'Medication', id: 'own', code: { text: 'Ibuprofen 400 mg' } }],
+    medicationReference: { reference: '#own' },
+  })
+  await admin.create({
+    ...request,
+    medicationReference: { identifier: { value: 'unknown here' } },
+  })
+  await page.goto(`${baseUrl}console/resources/Patient/${id}`)
+  for (const name of ['Amoxicillin 500 mg', 'Ibuprofen 400 mg']) {
+    await page.shows(`${card('Active medications')}.textContent.includes('${name}')`)
+  }
+  t.match(await page.value(`${card('Active medications')}.textContent`), 'MedicationRequest …')
+  await click(page, 'Timeline')
+  for (const name of ['Amoxicillin 500 mg', 'Ibuprofen 400 mg']) await reads(page, name)
+  t.notOk(await page.value(`document.body.innerText.includes('Community')`))
+  await page.goto(`${baseUrl}console/resources/MedicationRequest/${referring.id}`)
+  await page.shows(`document.querySelector('#title').textContent === 'Amoxicillin 500 mg'`)
+  t.match(await page.value('document.title'), /^Amoxicillin 500 mg – /)
 })

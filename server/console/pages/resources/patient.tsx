@@ -19,10 +19,10 @@ import { lazy, Suspense } from 'react'
 import { Link } from 'wouter'
 import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
-import { readElement, recordTitle } from '../../client/titles.ts'
+import { readElement } from '../../client/titles.ts'
 import { Loaded, Waiting } from '../../parts/loaded.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { Value } from './values.tsx'
+import { RecordName, Value } from './values.tsx'
 
 const words = texts.patient
 
@@ -208,7 +208,7 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
             size="sm"
             truncate
           >
-            {recordTitle(record)}
+            <RecordName record={record} />
           </Anchor>
           <Text size="sm" c="dimmed" component="div" style={{ whiteSpace: 'nowrap' }}>
             <Value value={[clinicalStatus(record), asDay(readElement(record, detail))].filter(Boolean)} />

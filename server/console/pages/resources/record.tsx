@@ -10,7 +10,7 @@ import { useDraft } from '../../client/drafts.ts'
 import { parseExact } from '../../client/exact.ts'
 import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
-import { recordTitle } from '../../client/titles.ts'
+import { useRecordTitle } from '../../client/titles.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Restored } from '../../parts/form.tsx'
 import { Loaded, NotYours } from '../../parts/loaded.tsx'
@@ -63,10 +63,12 @@ interface FrameProps extends Place {
 }
 
 function Frame({ type, id, tab, record, children }: FrameProps) {
+  // The type comes from the URL; a record that is not loaded is named by it.
+  const title = useRecordTitle(record ?? ({ resourceType: type } as Resource))
   const all = type === 'Patient' ? TABS : TABS.filter((name) => name !== 'timeline')
   return (
     <Page
-      title={record ? recordTitle(record) : type}
+      title={title}
       hint={`${type}/${id}`}
       trail={[{ label: type, href: `/resources/${type}` }]}
       actions={<Delete type={type} id={id} />}

@@ -8,7 +8,7 @@ import { medplum } from '../../client/session.ts'
 import { readElement } from '../../client/titles.ts'
 import { Waiting } from '../../parts/loaded.tsx'
 import { texts } from '../../texts/texts.ts'
-import { Value } from './values.tsx'
+import { RecordName, Value } from './values.tsx'
 
 export function Timeline({ id }: { readonly id: string }) {
   const pages = useInfiniteQuery({
@@ -37,8 +37,7 @@ export function Timeline({ id }: { readonly id: string }) {
             }
           >
             <Text size="sm">
-              <Value value={readElement(record, 'code') ?? readElement(record, 'type')} />{' '}
-              <Value value={readElement(record, 'value[x]')} />
+              <RecordName record={record} /> <Value value={readElement(record, 'value[x]')} />
             </Text>
             <Text size="xs" c="dimmed" component="div">
               <Value value={at} />

@@ -6,12 +6,11 @@ import {
   formatPeriod,
   formatRange,
   isObject,
-  isReference,
 } from '@medplum/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { Digits } from '../../client/exact.ts'
-import { readElement, recordTitle, useTitle } from '../../client/titles.ts'
+import { isRecordReference, useRecordTitle, useTitle } from '../../client/titles.ts'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
@@ -43,7 +42,7 @@ export function Value({ value, most = MOST_ITEMS }: ValueProps) {
   }
   const { reference, display } = value
   if (typeof reference !== 'string') return <>{formatComplexValue(value)}</>
-  if (!RECORD.test(reference)) return <>{display ?? reference}</>
+  if (!isRecordReference(reference)) return <>{display ?? reference}</>
   return <RecordLink reference={reference} display={display} />
 }
 
@@ -67,21 +66,14 @@ function Items({ items, most }: ItemsProps) {
   )
 }
 
-/** A medication given by reference names its requests. */
 export function RecordName({ record }: { readonly record: Resource }) {
-  const medication = readElement(record, 'medication[x]')
-  const isNamed = !isReference(medication) || Boolean(medication.display)
-  const { reference = '' } = isReference(medication) ? medication : {}
-  if (isNamed || !RECORD.test(reference)) return <>{recordTitle(record)}</>
-  return <RecordTitle reference={reference} />
+  return <>{useRecordTitle(record)}</>
 }
 
 /** The name of the record behind `Type/id`. */
 export function RecordTitle({ reference }: { readonly reference: string }) {
   return <>{useTitle(reference)}</>
 }
-
-const RECORD = /^[A-Z]\w+\/[\w.-]+$/
 
 interface RecordLinkProps {
   readonly reference: string
