@@ -22,6 +22,22 @@ export function recordTitle(record: Resource): string {
   return shortReference(`${record.resourceType}/${record.id ?? ''}`)
 }
 
+/** Returns what tells records of one name apart: birth date and record number. */
+export function recordDetail(record: Resource): string {
+  const identifiers = readElement(record, 'identifier')
+  const known: readonly unknown[] = Array.isArray(identifiers) ? identifiers : [identifiers]
+  const number = known.find(isRecordNumber) ?? known[0]
+  return [readElement(record, 'birthDate'), isObject(number) ? number.value : undefined]
+    .filter((text) => typeof text === 'string')
+    .join(' · ')
+}
+
+/** https://hl7.org/fhir/R4/valueset-identifier-type.html */
+function isRecordNumber(identifier: unknown): boolean {
+  const type = isObject(identifier) ? identifier.type : undefined
+  return isObject(type) && Array.isArray(type.coding) && type.coding[0]?.code === 'MR'
+}
+
 function containedMedication(record: Resource): Resource | undefined {
   const medication = readElement(record, 'medication[x]')
   if (!isReference(medication) || medication.display || !('contained' in record)) return undefined

@@ -6,7 +6,7 @@ import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { type KeyboardEvent, useEffect, useRef, useState } from 'react'
 import { useLocation } from 'wouter'
 import { mayDo, medplum, useMe } from '../client/session.ts'
-import { recordTitle } from '../client/titles.ts'
+import { recordDetail, recordTitle } from '../client/titles.ts'
 import { useTypes } from '../client/types.ts'
 import { texts } from '../texts/texts.ts'
 
@@ -48,10 +48,16 @@ export function Search({ pages, close }: SearchProps) {
   const wanted = text.trim().toLowerCase()
   const named = pages.filter(({ title }) => wanted !== '' && title.toLowerCase().includes(wanted))
   const types = useTypes().data?.map(({ type = '' }) => type) ?? []
-  const places = [...addressed(text.trim(), types), ...named, ...(found.data ?? [])]
-  const go = ({ href }: Place) => {
+  const exact = [...addressed(text.trim(), types), ...named]
+  const records = asked.length > 1 ? (found.data?.places ?? []) : []
+  const places = [...exact, ...records]
+  // A text that is typed on must not open a record that an older text has found.
+  const isOld = asked !== text.trim() || found.isPlaceholderData
+  const isDisabled = (place: Place) => isOld && records.includes(place)
+  const go = (place: Place) => {
+    if (isDisabled(place)) return
     close()
-    navigate(href)
+    navigate(place.href)
   }
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key]
@@ -84,12 +90,19 @@ export function Search({ pages, close }: SearchProps) {
             label={place.title}
             rightSection={<Text size="xs">{place.kind}</Text>}
             active={position === active}
+            disabled={isDisabled(place)}
+            aria-disabled={isDisabled(place)}
             onClick={() => go(place)}
           />
         ))}
         {places.length === 0 && asked.length > 1 && found.isFetched && (
           <Text size="sm" c="dimmed">
             {words.nothing}
+          </Text>
+        )}
+        {records.length > 0 && found.data?.isMore && (
+          <Text size="sm" c="dimmed">
+            {words.more}
           </Text>
         )}
       </div>
@@ -118,10 +131,15 @@ const SEARCHES: readonly (readonly [type: string, parameters: readonly string[]]
   ['Questionnaire', ['title']],
 ]
 
+interface Found {
+  readonly places: readonly Place[]
+  readonly isMore: boolean
+}
+
 async function findRecords(
   searches: readonly (readonly [string, readonly string[]])[],
   text: string,
-): Promise<readonly Place[]> {
+): Promise<Found> {
   const urls = searches.flatMap(([type, parameters]) =>
     parameters.map((name) => `${type}?${new URLSearchParams({ [name]: text, _count: `${MOST}` })}`),
   )
@@ -130,17 +148,20 @@ async function findRecords(
     type: 'batch',
     entry: urls.map((url) => ({ request: { method: 'GET' as const, url } })),
   })
-  const records = entry.flatMap(({ resource }) =>
-    resource?.resourceType === 'Bundle' ? (resource.entry ?? []) : [],
+  const bundles = entry.flatMap(({ resource }) =>
+    resource?.resourceType === 'Bundle' ? [resource] : [],
   )
+  const records = bundles.flatMap(({ entry: own = [] }) => own)
   const places = records.flatMap(({ resource }) => (resource ? [toPlace(resource)] : []))
-  return [...new Map(places.map((place) => [place.href, place])).values()]
+  return {
+    places: [...new Map(places.map((place) => [place.href, place])).values()],
+    isMore: bundles.some(({ link }) => link?.some(({ relation }) => relation === 'next')),
+  }
 }
 
 function toPlace(record: Resource): Place {
   const { resourceType, id } = record
   const href = resourceType === 'Bot' ? `/bots/${id}` : `/resources/${resourceType}/${id}`
-  const detail = resourceType === 'Patient' ? record.birthDate : undefined
-  const kind = detail ? `${resourceType} · ${detail}` : resourceType
+  const kind = [resourceType, recordDetail(record)].filter((text) => text !== '').join(' · ')
   return { href, title: recordTitle(record), kind }
 }

@@ -60,7 +60,7 @@ t.test('a patient and their observations are found with two clicks', async (t) =
     `document.activeElement?.getAttribute('aria-label')?.startsWith('Search records')`,
   )
   await page.keys('quin')
-  await clickOn(within('[role=dialog] [role=status] button', 'Maria Quinones'))
+  await clickOn(within('[role=dialog] [role=status] button:not([data-disabled])', 'Maria Quinones'))
   await page.shows(`document.querySelector('#title').textContent === 'Maria Quinones'`)
   await reads(page, 'Body mass index')
   await reads(page, '23.4 kg/m2')

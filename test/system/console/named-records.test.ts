@@ -2,7 +2,14 @@
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads } from '../../fixtures/http/console.ts'
+import {
+  barriers,
+  click,
+  OPEN_MENU,
+  openConsole,
+  reads,
+  withText,
+} from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 
 exitWithoutChromium(t)
@@ -17,6 +24,15 @@ const patient = await admin.create({
   ],
   birthDate: '1985-07-09',
   gender: 'female',
+  identifier: [
+    { value: 'other' },
+    {
+      type: {
+        coding: [{ system: 'http://terminology.hl7.org/CodeSystem/v2-0203', code: 'MR' }],
+      },
+      value: 'mrn-1',
+    },
+  ],
 })
 const subject = { reference: `Patient/${patient.id}` }
 await admin.create({
@@ -164,7 +180,7 @@ t.test('a reference is picked by name', async (t) => {
   await page.goto(`${baseUrl}console/resources/Condition/new`)
   await focus('[data-element=subject] input[aria-label="Find a record"]')
   await page.keys('quin')
-  await click(page, 'Maria Quinones')
+  await click(page, 'Maria Quinones1985-07-09 · mrn-1')
   await page.shows(
     `document.querySelector('[data-element=subject] input[name=reference]').value === 'Patient/${patient.id}'`,
   )
@@ -174,6 +190,70 @@ t.test('a reference is picked by name', async (t) => {
   const id = await page.value<string>(`location.pathname.split('/').at(-1)`)
   const { body } = await admin.get(`Condition/${id}`)
   t.same(body.subject, { ...subject, display: 'Maria Quinones' })
+})
+
+t.test('does not pick from the results of an older text, and announces more records', async (t) => {
+  for (let number = 1; number <= 11; number++) {
+    await admin.create({
+      resourceType: 'Patient',
+      name: [{ family: 'Zhou', given: ['Wei'] }],
+      birthDate: `1990-01-${String(number).padStart(2, '0')}`,
+    })
+  }
+  await page.goto(`${baseUrl}console/resources/Condition/new`)
+  const field = '[data-element=subject] input[aria-label="Find a record"]'
+  await focus(field)
+  await page.keys('zhou')
+  await page.shows(`${withText('Wei Zhou1990-01-11')}`)
+  await reads(page, 'There are more: type more of the name')
+  const shown = `[...document.querySelectorAll('[role=option]')].filter((one) => one.offsetParent)`
+  t.equal(await page.value(`${shown}.length`), 11)
+  // The field scrolls the list by the arrow keys.
+  t.same(await barriers(page, [...OPEN_MENU, 'scrollable-region-focusable']), [])
+  // Searches that take longer than the typing.
+  await page.value(`{
+    const { fetch } = window
+    window.fetch = async (url, init) => {
+      if (String(url).includes('Patient')) await new Promise((go) => { window.answer = go })
+      return fetch(url, init)
+    }
+  }`)
+  await page.keys(' quin')
+  await page.key('ArrowDown')
+  await page.key('Enter')
+  await page.act(`${shown}[0]`, 'found.click()')
+  t.equal(await page.value(`document.querySelector('${field}').value`), 'zhou quin')
+  t.notOk(
+    await page.value(`document.querySelector('[data-element=subject] input[name=reference]')`),
+  )
+  t.notOk(await page.value(`document.querySelector('form [role=alert]')`), 'nothing was saved')
+  await page.shows('window.answer')
+  await page.value('window.answer()')
+  await reads(page, 'No matching records')
+})
+
+t.test('Ctrl-K does not open a result of an older text', async (t) => {
+  await page.goto(`${baseUrl}console/`)
+  await page.press('#find')
+  await page.shows(searchHasFocus)
+  await page.keys('zhou')
+  await reads(page, 'Patient · 1990-01-11')
+  await reads(page, 'There are more: type more of the name')
+  await page.value(`{
+    const { fetch } = window
+    window.fetch = async (url, init) => {
+      if (init?.method === 'POST') await new Promise((go) => { window.answer = go })
+      return fetch(url, init)
+    }
+  }`)
+  await page.keys('x')
+  await page.key('Enter')
+  t.equal(await page.value('location.pathname'), '/console/')
+  await page.shows('window.answer')
+  await page.key('Enter')
+  t.equal(await page.value('location.pathname'), '/console/')
+  await page.value('window.answer()')
+  await reads(page, 'No matching records or pages')
 })
 
 t.test('another picked record leaves nothing of the old one in the reference', async (t) => {
@@ -192,7 +272,7 @@ t.test('another picked record leaves nothing of the old one in the reference', a
   await page.goto(`${baseUrl}console/resources/Condition/${id}/form`)
   await focus('[data-element=subject] input[aria-label="Find a record"]')
   await page.keys('quin')
-  await click(page, 'Maria Quinones')
+  await click(page, 'Maria Quinones1985-07-09 · mrn-1')
   await page.press('#save')
   await reads(page, 'Saving removes this')
   await page.press('[data-confirm]')

@@ -1,11 +1,11 @@
 /** Finds a record by name, for a reference. */
-import { Group, Select } from '@mantine/core'
+import { Group, Select, Text } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
-import type { Bundle, Reference } from '@medplum/fhirtypes'
+import type { Bundle, Reference, Resource } from '@medplum/fhirtypes'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import { medplum } from '../../client/session.ts'
-import { recordTitle } from '../../client/titles.ts'
+import { recordDetail, recordTitle } from '../../client/titles.ts'
 import { type TypeEntry, useTypes } from '../../client/types.ts'
 import { texts } from '../../texts/texts.ts'
 
@@ -36,7 +36,14 @@ export function RecordPicker({ targets, onPick }: Props) {
     // The list stays until the next one is there.
     placeholderData: keepPreviousData,
   })
-  const options = found.data ?? []
+  const { options = [], isMore = false } = found.data ?? {}
+  // Until the new results arrive, the list has those of an older text.
+  const isOld = asked !== text.trim() || found.isPlaceholderData
+  const data = options.map(({ reference = '', display = '' }) => ({
+    value: reference,
+    label: display,
+    disabled: isOld,
+  }))
   return (
     <Group gap="xs" wrap="nowrap" align="flex-end">
       {choices.length > 1 && (
@@ -54,10 +61,15 @@ export function RecordPicker({ targets, onPick }: Props) {
         aria-label={words.find}
         placeholder={words.findHint}
         style={{ flex: 1 }}
-        data={options.map(({ reference = '', display = '' }) => ({
-          value: reference,
-          label: display,
-        }))}
+        data={isMore ? [...data, { value: '', label: words.findMore, disabled: true }] : data}
+        renderOption={({ option: { value, label } }) => (
+          <div>
+            <Text size="sm">{label}</Text>
+            <Text size="xs" c="dimmed">
+              {options.find(({ reference }) => reference === value)?.detail}
+            </Text>
+          </div>
+        )}
         // The service has searched.
         filter={({ options }) => options}
         // The options may still be those of the text before.
@@ -66,10 +78,12 @@ export function RecordPicker({ targets, onPick }: Props) {
         value={null}
         searchValue={text}
         onSearchChange={setText}
+        // Enter would save the form around the field.
+        onKeyDown={(event) => isOld && event.key === 'Enter' && event.preventDefault()}
         nothingFoundMessage={found.isFetched ? words.findNothing : undefined}
         onChange={(chosen) => {
           const picked = options.find(({ reference }) => reference === chosen)
-          if (picked) onPick(picked)
+          if (picked) onPick({ reference: picked.reference, display: picked.display })
         }}
       />
     </Group>
@@ -79,17 +93,36 @@ export function RecordPicker({ targets, onPick }: Props) {
 /** In order; the first that a type has is searched. */
 const NAMING = ['name', 'title', 'code:text', 'identifier']
 
+interface Found {
+  readonly options: readonly Option[]
+  readonly isMore: boolean
+}
+
+interface Option {
+  readonly reference: string
+  readonly display: string
+  readonly detail: string
+}
+
 async function findByName(
   type: string,
   text: string,
   entry: TypeEntry | undefined,
-): Promise<readonly Reference[]> {
+): Promise<Found> {
   const known = new Set(entry?.searchParam?.map(({ name }) => name))
   const parameter = NAMING.find((name) => known.has(name.replace(/:.*/, ''))) ?? '_id'
   const query = new URLSearchParams({ _count: String(MOST), _sort: '-_lastUpdated' })
   if (text !== '') query.set(parameter, text)
-  const { entry: entries = [] } = await medplum.get<Bundle>(`fhir/R4/${type}?${query}`)
-  return entries.flatMap(({ resource }) =>
-    resource ? [{ reference: `${type}/${resource.id}`, display: recordTitle(resource) }] : [],
-  )
+  const { entry: entries = [], link = [] } = await medplum.get<Bundle>(`fhir/R4/${type}?${query}`)
+  const options = entries.flatMap(({ resource }) => (resource ? [toOption(resource)] : []))
+  return { options, isMore: link.some(({ relation }) => relation === 'next') }
+}
+
+function toOption(record: Resource): Option {
+  const { resourceType, id } = record
+  return {
+    reference: `${resourceType}/${id}`,
+    display: recordTitle(record),
+    detail: recordDetail(record),
+  }
 }
