@@ -16,6 +16,7 @@ import {
   useMantineColorScheme,
 } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
+import { useQueryClient } from '@tanstack/react-query'
 import { Component, Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
 import { Problem } from './client/problem.tsx'
@@ -33,11 +34,13 @@ export function Shell() {
   const [isOpen, { toggle, close }] = useDisclosure()
   const [location] = useLocation()
   const me = useMe()
-  // A new page closes the phone menu and scrolls to the top.
+  const queries = useQueryClient()
+  // A new page closes the phone menu and scrolls to the top. Another view of a page shows its newest data.
   // biome-ignore lint/correctness/useExhaustiveDependencies: the address is the event.
   useEffect(() => {
     close()
     window.scrollTo(0, 0)
+    void queries.refetchQueries({ type: 'active', stale: true }, { cancelRefetch: false })
   }, [location])
   return (
     <AppShell
@@ -54,12 +57,14 @@ export function Shell() {
         </ScrollArea>
       </AppShell.Navbar>
       <AppShell.Main id="main">
-        <Boundary key={location}>
+        <Boundary location={location}>
           <Suspense fallback={<Waiting />}>
             <Switch>
               {pages.map(({ path, Page: Shown }) => (
                 <Route key={path} path={path}>
-                  {mayOpen(me, path) ? <Shown /> : <NotYours />}
+                  {(params) =>
+                    mayOpen(me, path) ? <Shown key={subjectKey(path, params)} /> : <NotYours />
+                  }
                 </Route>
               ))}
               <Route>
@@ -72,6 +77,12 @@ export function Shell() {
       <SessionEnd />
     </AppShell>
   )
+}
+
+/** Identifies what a page is about. An optional parameter selects a view, which keeps the rest of the page and the focus. */
+function subjectKey(path: string, params: Readonly<Record<string, string | undefined>>): string {
+  const required = [...path.matchAll(/:(\w+)(?=\/|$)/g)]
+  return required.map(([, name = '']) => params[name]).join('/')
 }
 
 interface HeadProps {
@@ -291,6 +302,8 @@ function SessionEnd() {
 }
 
 interface Props {
+  /** An error ends when it changes. */
+  readonly location: string
   readonly children: React.ReactNode
 }
 
@@ -303,6 +316,11 @@ class Boundary extends Component<Props, State> {
 
   static getDerivedStateFromError(error: unknown): State {
     return { error }
+  }
+
+  override componentDidUpdate(before: Props): void {
+    const isElsewhere = before.location !== this.props.location
+    if (isElsewhere && this.state.error !== undefined) this.setState({ error: undefined })
   }
 
   override render() {

@@ -51,11 +51,13 @@ export function Search({ pages, close }: SearchProps) {
   const exact = [...addressed(text.trim(), types), ...named]
   const records = asked.length > 1 ? (found.data?.places ?? []) : []
   const places = [...exact, ...records]
-  // A text that is typed on must not open a record that an older text has found.
+  // Until the new results arrive, the list has those of an older text.
   const isOld = asked !== text.trim() || found.isPlaceholderData
   const isDisabled = (place: Place) => isOld && records.includes(place)
   const go = (place: Place) => {
     if (isDisabled(place)) return
+    // The page that opens takes the focus.
+    input.current?.blur()
     close()
     navigate(place.href)
   }
@@ -83,18 +85,7 @@ export function Search({ pages, close }: SearchProps) {
         onKeyDown={onKeyDown}
       />
       <div role="status">
-        {places.map((place, position) => (
-          <NavLink
-            key={place.href}
-            component="button"
-            label={place.title}
-            rightSection={<Text size="xs">{place.kind}</Text>}
-            active={position === active}
-            disabled={isDisabled(place)}
-            aria-disabled={isDisabled(place)}
-            onClick={() => go(place)}
-          />
-        ))}
+        <Places places={places} active={active} isDisabled={isDisabled} go={go} />
         {places.length === 0 && asked.length > 1 && found.isFetched && (
           <Text size="sm" c="dimmed">
             {words.nothing}
@@ -108,6 +99,29 @@ export function Search({ pages, close }: SearchProps) {
       </div>
     </Stack>
   )
+}
+
+interface PlacesProps {
+  readonly places: readonly Place[]
+  /** Position of the place that Enter opens. */
+  readonly active: number
+  readonly isDisabled: (place: Place) => boolean
+  readonly go: (place: Place) => void
+}
+
+function Places({ places, active, isDisabled, go }: PlacesProps) {
+  return places.map((place, position) => (
+    <NavLink
+      key={place.href}
+      component="button"
+      label={place.title}
+      rightSection={<Text size="xs">{place.kind}</Text>}
+      active={position === active}
+      disabled={isDisabled(place)}
+      aria-disabled={isDisabled(place)}
+      onClick={() => go(place)}
+    />
+  ))
 }
 
 /** `Patient/123` opens the record, `Patient` the list. */

@@ -1,6 +1,7 @@
 /** The page frame: title, buttons, views and content. */
 import { Anchor, Breadcrumbs, Group, Paper, Stack, Tabs, Text, Title } from '@mantine/core'
-import { useDocumentTitle } from '@mantine/hooks'
+import { useDidUpdate, useDocumentTitle } from '@mantine/hooks'
+import { useEffect, useRef } from 'react'
 import { Link, useLocation } from 'wouter'
 import { texts } from '../texts/texts.ts'
 
@@ -15,7 +16,21 @@ interface Props {
 
 const product = document.body.dataset.product ?? ''
 
+let isFirst = true
+
+/** Moves the focus of the keyboard to the title of a new page. The first page keeps that of the browser. */
+function useTitleFocus() {
+  const title = useRef<HTMLHeadingElement>(null)
+  useEffect(() => {
+    const isTyping = document.activeElement?.matches('input, textarea, [contenteditable=true]')
+    if (!isFirst && !isTyping) title.current?.focus({ preventScroll: true })
+    isFirst = false
+  }, [])
+  return title
+}
+
 export function Page({ title, hint, trail, actions, children }: Props) {
+  const heading = useTitleFocus()
   useDocumentTitle(`${title} – ${product}`)
   return (
     <Stack gap="md">
@@ -30,7 +45,7 @@ export function Page({ title, hint, trail, actions, children }: Props) {
               ))}
             </Breadcrumbs>
           )}
-          <Title order={1} size="h2" id="title" tabIndex={-1}>
+          <Title ref={heading} order={1} size="h2" id="title" tabIndex={-1}>
             {title}
           </Title>
           {hint && (
@@ -71,16 +86,24 @@ interface ViewsProps<N extends string> {
 
 export function Views<N extends string>({ names, labels, open, address, children }: ViewsProps<N>) {
   const [, go] = useLocation()
+  const tabs = useRef<HTMLDivElement>(null)
+  useDidUpdate(() => {
+    // A link in a view is gone with it.
+    if (document.activeElement !== document.body) return
+    tabs.current?.querySelector<HTMLElement>('[aria-selected=true]')?.focus({ preventScroll: true })
+  }, [open])
   return (
     <Tabs value={open} onChange={(name) => go(`${address}/${name}`)}>
-      <Tabs.List mb="md">
+      <Tabs.List mb="md" ref={tabs}>
         {names.map((name) => (
           <Tabs.Tab key={name} value={name}>
             {labels[name]}
           </Tabs.Tab>
         ))}
       </Tabs.List>
-      <Tabs.Panel value={open}>{children}</Tabs.Panel>
+      <Tabs.Panel key={open} value={open}>
+        {children}
+      </Tabs.Panel>
     </Tabs>
   )
 }

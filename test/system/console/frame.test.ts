@@ -143,3 +143,47 @@ t.test('a duplicated tab gets a session of its own', async (t) => {
   t.not(await page.value(loginIn('twin')), own)
   t.equal(await page.value(loginIn('window')), own)
 })
+
+t.test('a new page moves the focus to its title, and a view leaves it on its tab', async (t) => {
+  if (!hasChromium()) return t.pass('there is no chromium here')
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const { id } = await admin.create({ resourceType: 'Patient', name: [{ family: 'Adeyemi' }] })
+  const page = await openConsole(t, { baseUrl, email })
+  const focused = (selector: string) => `document.activeElement.matches('${selector}')`
+  await page.shows(`document.querySelector('#title')`)
+  t.ok(await page.value(focused('body')), 'the first page')
+  await page.act(`document.querySelector('nav a[href="/console/resources"]')`, 'found.focus()')
+  await page.key('Enter')
+  await page.shows(`${focused('#title')} && document.activeElement.textContent === 'Patient'`)
+  await page.act(
+    `document.querySelector('td a[href="/console/resources/Patient/${id}"]')`,
+    'found.focus()',
+  )
+  await page.key('Enter')
+  await page.shows(`${focused('#title')} && document.activeElement.textContent === 'Adeyemi'`)
+
+  await page.act(`document.querySelector('[role=tab][aria-selected=true]')`, 'found.focus()')
+  await page.value('window.main = document.querySelector("#title"); true')
+  await page.key('ArrowRight')
+  await page.shows(`location.pathname.endsWith('/form') && document.querySelector('#save')`)
+  t.ok(await page.value(focused('[role=tab][aria-selected=true]')))
+  t.equal(await page.value('document.activeElement.textContent'), 'Form')
+  await page.key('ArrowRight')
+  await page.shows(`document.querySelector('.cm-content')`)
+  t.equal(await page.value('document.activeElement.textContent'), 'JSON')
+  t.ok(await page.value('window.main.isConnected'), 'the page is not drawn again')
+  await page.goto(`${baseUrl}console/resources/Patient/${id}`)
+  await page.act(`document.querySelector('a[href$="/form"]')`, 'found.focus()')
+  await page.key('Enter')
+  await page.shows(`document.querySelector('#save')`)
+  t.equal(await page.value('document.activeElement.textContent'), 'Form')
+
+  await page.key('Find')
+  await page.shows(`document.activeElement.getAttribute('aria-label')?.startsWith('Search')`)
+  await page.keys('Bots')
+  await reads(page, 'Page')
+  await page.key('Enter')
+  await page.shows(`location.pathname === '/console/bots'`)
+  await page.shows(`${focused('#title')} && document.activeElement.textContent === 'Bots'`)
+  t.same(await barriers(page), [])
+})
