@@ -1,9 +1,11 @@
 /** Hooks for reads and writes over the API client. */
 import { notifications } from '@mantine/notifications'
 import { isOperationOutcome, OperationOutcomeError } from '@medplum/core'
+import type { Bundle, Resource } from '@medplum/fhirtypes'
 import {
   type UseMutationResult,
   type UseQueryResult,
+  useInfiniteQuery,
   useMutation,
   useQuery,
   useQueryClient,
@@ -31,6 +33,21 @@ export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResul
       return medplum.get<T>(path, options)
     },
     enabled,
+    refetchInterval: every,
+  })
+}
+
+/** Returns the pages of a Bundle that have been read; `fetchNextPage` reads one more. */
+export function usePages<T extends Resource>(path: string, options: GetOptions = {}) {
+  const { every = false, isExact = false } = options
+  return useInfiniteQuery({
+    queryKey: [path, 'pages', isExact],
+    queryFn: ({ signal, pageParam }) => {
+      const options: ReadOptions = { cache: 'no-store', signal, isExact }
+      return medplum.get<Bundle<T>>(pageParam, options)
+    },
+    initialPageParam: path,
+    getNextPageParam: ({ link }) => link?.find(({ relation }) => relation === 'next')?.url,
     refetchInterval: every,
   })
 }

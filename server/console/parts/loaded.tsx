@@ -1,12 +1,13 @@
 /** States of fetched data: loading, failed, empty, loaded. */
-import { Paper, Skeleton, Stack, Text } from '@mantine/core'
-import type { UseQueryResult } from '@tanstack/react-query'
+import { Button, Paper, Skeleton, Stack, Text } from '@mantine/core'
+import type { Bundle, BundleEntry, Resource } from '@medplum/fhirtypes'
+import type { InfiniteData, UseInfiniteQueryResult, UseQueryResult } from '@tanstack/react-query'
 import { Problem } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
 import { Page } from './page.tsx'
 
 interface Props<T> {
-  readonly query: UseQueryResult<T>
+  readonly query: Pick<UseQueryResult<T>, 'data' | 'error'> & { refetch(): unknown }
   readonly children: (data: T) => React.ReactNode
 }
 
@@ -18,6 +19,34 @@ export function Loaded<T>({ query, children }: Props<T>) {
       {error !== null && <Problem error={error} retry={() => void refetch()} />}
       {data === undefined ? error === null && <Waiting /> : children(data)}
     </>
+  )
+}
+
+interface PagesProps<T extends Resource> {
+  readonly query: UseInfiniteQueryResult<InfiniteData<Bundle<T>>>
+  readonly children: (entries: readonly BundleEntry<T>[]) => React.ReactNode
+}
+
+/** Shows the entries of the pages of a Bundle, with a button that reads the next page. */
+export function Pages<T extends Resource>({ query, children }: PagesProps<T>) {
+  return (
+    <Loaded query={query}>
+      {({ pages }) => (
+        <>
+          {children(pages.flatMap(({ entry = [] }) => entry))}
+          {query.hasNextPage && (
+            <Button
+              variant="default"
+              w="fit-content"
+              loading={query.isFetchingNextPage}
+              onClick={() => void query.fetchNextPage()}
+            >
+              {texts.common.more}
+            </Button>
+          )}
+        </>
+      )}
+    </Loaded>
   )
 }
 

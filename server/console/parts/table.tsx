@@ -1,10 +1,10 @@
 /** The shared table. */
 import { Checkbox, Table, UnstyledButton } from '@mantine/core'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
+import type { Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../client/api.ts'
+import { usePages } from '../client/api.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { Loaded } from './loaded.tsx'
+import { Pages } from './loaded.tsx'
 
 export interface Column<T> {
   readonly name: string
@@ -79,20 +79,20 @@ interface RecordTableProps<T> extends Omit<Props<T>, 'rows' | 'rowKey'> {
   readonly every?: number
 }
 
-/** A table of the records that a search finds. */
+/** A table of the records that a search finds, page by page. */
 export function RecordTable<T extends Resource>(props: RecordTableProps<T>) {
   const { search, every = false, ...table } = props
-  const found = useGet<Bundle<T>>(`fhir/R4/${search}`, { every })
+  const found = usePages<T>(`fhir/R4/${search}`, { every })
   return (
-    <Loaded query={found}>
-      {({ entry = [] }) => (
+    <Pages query={found}>
+      {(entries) => (
         <DataTable
           {...table}
-          rows={entry.flatMap(({ resource }) => resource ?? [])}
+          rows={entries.flatMap(({ resource }) => resource ?? [])}
           rowKey={({ id }) => id ?? ''}
         />
       )}
-    </Loaded>
+    </Pages>
   )
 }
 

@@ -3,7 +3,14 @@ import t from 'tap'
 import { ALL_QUEUES, openBotica, SYSTEM_PROJECT_ID, until } from '../../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { exitWithoutChromium, type Page } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads, selectOption } from '../../fixtures/http/console.ts'
+import {
+  barriers,
+  click,
+  openConsole,
+  reads,
+  selectOption,
+  withText,
+} from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -294,4 +301,65 @@ t.test('shows undelivered events of a Subscription and sends them again', async 
   await click(page, 'Redeliver failed events')
   await reads(page, 'deliveries queued again')
   t.same(await barriers(page), [])
+})
+
+t.test('a list of more records than a page reads the next page', async (t) => {
+  const page = await openConsole(t, { baseUrl, email })
+  const rows = (label: string) =>
+    `document.querySelectorAll('table[aria-label="${label}"] tbody tr').length`
+  for (let number = 0; number < 21; number++) {
+    await admin.create({
+      resourceType: 'Subscription',
+      status: 'off',
+      reason: 'x',
+      criteria: `Patient?identifier=${number}`,
+      channel: { type: 'rest-hook', endpoint: `Bot/${bot}` },
+    })
+  }
+  await open(page, `/bots/${bot}/details`)
+  await page.shows(`${rows('Subscriptions that start it')} === 20`)
+  await click(page, 'Show more')
+  await page.shows(`${rows('Subscriptions that start it')} === 21`)
+  t.notOk(await page.value(withText('Show more')))
+
+  const { id } = await admin.create({ resourceType: 'Organization', name: 'Version 1' })
+  for (let version = 2; version <= 101; version++) {
+    await admin.put(`Organization/${id}`, {
+      resourceType: 'Organization',
+      id,
+      name: `Version ${version}`,
+    })
+  }
+  await open(page, `/resources/Organization/${id}/history`)
+  await page.shows(`${rows('Versions')} === 100`)
+  await click(page, 'Show more')
+  await page.shows(`${rows('Versions')} === 101`)
+  t.same(await barriers(page), [])
+})
+
+t.test('the overview of a member shows an added type after many others', async (t) => {
+  const types = (await admin.get<Untyped>('metadata')).body.rest[0].resource.map(
+    ({ type }: { readonly type: string }) => type,
+  )
+  const [added, ...others]: string[] = types.filter((type: string) => /^[C-E]/.test(type))
+  const many = await admin.create({
+    resourceType: 'AccessPolicy',
+    name: 'Many types',
+    resource: others.slice(0, 32).map((resourceType) => ({ resourceType })),
+  })
+  const details = { accessPolicy: { reference: `AccessPolicy/${many.id}` } }
+  const { membership } = await aPerson(services, project, { details })
+  const page = await openConsole(t, {
+    baseUrl,
+    email,
+    path: `/members/member/${membership.id}`,
+  })
+  const items = `[...document.querySelectorAll('[data-overview] li')]`
+  await page.shows(`${items}.length === 30`)
+  await reads(page, '2 more types have entries')
+  await page.act(`document.querySelector('[data-add-type]')`, 'found.focus()')
+  await page.keys(String(added))
+  await page.key('ArrowDown')
+  await page.key('Enter')
+  await page.shows(`${items}.length === 31 && ${items}.at(-1).innerText.includes('${added}')`)
 })

@@ -1,9 +1,9 @@
 /** The agents of the project, with the state of their connections. */
 import { Badge } from '@mantine/core'
-import type { Agent, Bundle, Parameters, Resource } from '@medplum/fhirtypes'
+import type { Agent, Parameters, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../../client/api.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { usePages } from '../../client/api.ts'
+import { Empty, Pages } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
@@ -22,16 +22,16 @@ interface State {
 }
 
 export function Agents() {
-  const found = useGet<Bundle<Parameters>>('fhir/R4/Agent/$bulk-status?_count=100&_sort=name', {
+  const found = usePages<Parameters>('fhir/R4/Agent/$bulk-status?_count=100&_sort=name', {
     every: 5000,
   })
   return (
     <Page title={words.title} hint={words.hint}>
-      <Loaded query={found}>
-        {({ entry = [] }) => (
+      <Pages query={found}>
+        {(entries) => (
           <DataTable
             label={words.title}
-            rows={entry.flatMap(({ resource }) => toRow(resource))}
+            rows={entries.flatMap(({ resource }) => toRow(resource))}
             rowKey={({ agent }) => agent.id ?? ''}
             linkOf={({ agent }) => `/agents/${agent.id}`}
             columns={columns}
@@ -44,7 +44,7 @@ export function Agents() {
             }
           />
         )}
-      </Loaded>
+      </Pages>
     </Page>
   )
 }

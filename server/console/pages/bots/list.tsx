@@ -2,13 +2,13 @@
 import { Button, Modal, Select, Stack, Text, TextInput } from '@mantine/core'
 import { useForm } from '@mantine/form'
 import { useDisclosure } from '@mantine/hooks'
-import type { Bot, Bundle } from '@medplum/fhirtypes'
+import type { Bot } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useLocation } from 'wouter'
-import { notifyProblem, useGet, useSend } from '../../client/api.ts'
+import { notifyProblem, useGet, usePages, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { isAdmin, medplum, useMe } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty, Pages } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
@@ -25,24 +25,26 @@ const words = texts.bots
 export function Bots() {
   const me = useMe()
   const [isOpen, { open, close }] = useDisclosure()
-  const bots = useGet<Bundle<Bot>>('fhir/R4/Bot?_count=200&_sort=name')
+  const bots = usePages<Bot>('fhir/R4/Bot?_count=200&_sort=name')
   const path = `admin/projects/${me.project.id}/bots/stats`
   const figures = useGet<ProjectFigures>(path, { enabled: isAdmin(me), every: 5000 })
   const create = isAdmin(me) && <Button onClick={open}>{words.create}</Button>
   return (
     <Page title={words.title} hint={words.hint} actions={create}>
-      <Loaded query={bots}>
-        {({ entry = [] }) => (
+      <Pages query={bots}>
+        {(entries) => (
           <DataTable
             label={words.title}
-            rows={entry.flatMap(({ resource: bot }) => (bot ? [toBotRow(bot, figures.data)] : []))}
+            rows={entries.flatMap(({ resource: bot }) =>
+              bot ? [toBotRow(bot, figures.data)] : [],
+            )}
             columns={columns}
             rowKey={({ bot }) => bot.id ?? ''}
             linkOf={({ bot }) => `/bots/${bot.id}`}
             empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
           />
         )}
-      </Loaded>
+      </Pages>
       <NewBot isOpen={isOpen} close={close} />
     </Page>
   )

@@ -1,11 +1,11 @@
 /** Background work: exports, imports, asynchronous runs, reindexing. */
 import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
-import type { AuditEvent, Bundle, Resource } from '@medplum/fhirtypes'
+import type { AuditEvent, Resource } from '@medplum/fhirtypes'
 import { useLocation } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { usePages, useSend } from '../../client/api.ts'
 import { isAdmin, isSuperAdmin, medplum, useMe } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty, Pages } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
@@ -61,15 +61,15 @@ export function Jobs() {
 
 function Imports() {
   const path = 'fhir/R4/AuditEvent?subtype=kick-off&_count=50&_sort=-date'
-  const begun = useGet<Bundle<AuditEvent>>(path, { every: EVERY_MS })
+  const begun = usePages<AuditEvent>(path, { every: EVERY_MS })
   return (
     <>
       <Title>{words.imports}</Title>
-      <Loaded query={begun}>
-        {({ entry = [] }) => (
+      <Pages query={begun}>
+        {(entries) => (
           <DataTable
             label={words.imports}
-            rows={entry.flatMap(({ resource }) => (resource ? parseImports(resource) : []))}
+            rows={entries.flatMap(({ resource }) => (resource ? parseImports(resource) : []))}
             rowKey={({ id }) => id}
             linkOf={({ id }) => `/jobs/imports/${id}`}
             empty={<Empty title={words.noImports} hint={words.noImportsHint} />}
@@ -79,7 +79,7 @@ function Imports() {
             ]}
           />
         )}
-      </Loaded>
+      </Pages>
     </>
   )
 }

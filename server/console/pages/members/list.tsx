@@ -1,11 +1,10 @@
 /** Members of the project: people, clients and bots, each kind at its own address. */
 import { Badge, Button, Group } from '@mantine/core'
-import type { Bundle, ProjectMembership } from '@medplum/fhirtypes'
-import { useState } from 'react'
+import type { ProjectMembership } from '@medplum/fhirtypes'
 import { Link, useParams } from 'wouter'
-import { useGet } from '../../client/api.ts'
+import { usePages } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty, Pages } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
@@ -48,30 +47,22 @@ function Actions() {
 
 function List({ kind }: { readonly kind: (typeof KINDS)[number] }) {
   const { project } = useMe()
-  const [count, setCount] = useState(STEP)
-  const found = useGet<Bundle<ProjectMembership>>(
-    `admin/projects/${project.id}/members?profile-type=${TYPES[kind]}&_sort=-_lastUpdated&_count=${count}`,
+  const found = usePages<ProjectMembership>(
+    `admin/projects/${project.id}/members?profile-type=${TYPES[kind]}&_sort=-_lastUpdated&_count=${STEP}`,
   )
   return (
-    <Loaded query={found}>
-      {({ entry = [], link = [] }) => (
-        <>
-          <DataTable
-            label={texts.members.kinds[kind]}
-            rows={entry.flatMap(({ resource }) => resource ?? [])}
-            columns={kind === 'people' ? [...columns, stateColumn] : columns}
-            rowKey={({ id }) => id ?? ''}
-            linkOf={({ id }) => `/members/member/${id}`}
-            empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
-          />
-          {link.some(({ relation }) => relation === 'next') && (
-            <Button variant="default" onClick={() => setCount(count + STEP)}>
-              {texts.common.more}
-            </Button>
-          )}
-        </>
+    <Pages query={found}>
+      {(entries) => (
+        <DataTable
+          label={texts.members.kinds[kind]}
+          rows={entries.flatMap(({ resource }) => resource ?? [])}
+          columns={kind === 'people' ? [...columns, stateColumn] : columns}
+          rowKey={({ id }) => id ?? ''}
+          linkOf={({ id }) => `/members/member/${id}`}
+          empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
+        />
       )}
-    </Loaded>
+    </Pages>
   )
 }
 

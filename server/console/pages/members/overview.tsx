@@ -73,18 +73,21 @@ function Types({ member, policies }: TypesProps) {
   const entries = (found.data?.entry ?? []).flatMap(({ resource }) => resource?.resource ?? [])
   const named = entries.map(({ resourceType = '' }) => resourceType).filter((type) => type !== '*')
   const isNarrow = named.length > 0 && entries.length === named.length
-  const shown = [...new Set([...named, ...(isNarrow ? [] : USUAL), ...added])]
+  const usual = [...new Set([...named, ...(isNarrow ? [] : USUAL)])]
+  const shown = [...new Set([...usual.slice(0, MOST_TYPES), ...added])]
+  const left = usual.filter((type) => !shown.includes(type)).length
   if (policies.length > 0 && found.data === undefined) return <Problem error={found.error} />
   return (
     <Stack gap="xs">
       <List spacing={4} data-overview>
-        {shown.slice(0, MOST_TYPES + added.length).map((type) => (
+        {shown.map((type) => (
           <List.Item key={type}>
             <Sentence member={member} type={type} />
           </List.Item>
         ))}
       </List>
-      {isNarrow && (
+      {left > 0 && <Text size="sm">{fill(words.left, { count: left })}</Text>}
+      {left === 0 && isNarrow && (
         <Text size="sm" c="dimmed">
           {words.others}
         </Text>

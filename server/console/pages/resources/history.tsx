@@ -1,13 +1,13 @@
 /** Versions of a record, with comparison and restore. */
 
 import { Button, Group, Select, Stack, Text } from '@mantine/core'
-import type { Bundle, BundleEntry, Resource } from '@medplum/fhirtypes'
+import type { BundleEntry, Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { usePages, useSend } from '../../client/api.ts'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { Difference } from '../../parts/difference.tsx'
-import { Loaded } from '../../parts/loaded.tsx'
+import { Pages } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -21,15 +21,13 @@ interface Props {
 }
 
 export function History({ type, id }: Props) {
-  const history = useGet<Bundle>(`fhir/R4/${type}/${id}/_history?_count=100`, {
+  const history = usePages(`fhir/R4/${type}/${id}/_history?_count=100`, {
     isExact: true,
   })
   return (
-    <Loaded query={history}>
-      {({ entry = [] }) => (
-        <Versions type={type} id={id} entries={entry} isOld={history.isFetching} />
-      )}
-    </Loaded>
+    <Pages query={history}>
+      {(entries) => <Versions type={type} id={id} entries={entries} isOld={history.isFetching} />}
+    </Pages>
   )
 }
 
