@@ -1,4 +1,4 @@
-/** What the summary of a patient and the pages of records show of their clinical facts. */
+/** Clinical facts in the summary of a patient and on the page of a record. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
@@ -93,7 +93,9 @@ t.test('draws the values of one code and one unit, and shows their limits', asyn
   await page.press('[aria-label="Kind of value"]')
   await page.shows(`document.querySelectorAll('[role=option]').length === 4`)
   t.same(
-    await page.value(`[...document.querySelectorAll('[role=option]')].map((one) => one.textContent)`),
+    await page.value(
+      `[...document.querySelectorAll('[role=option]')].map((one) => one.textContent)`,
+    ),
     [
       'Body weight (kg) urn:codes|weight',
       'Body weight',
@@ -142,4 +144,37 @@ t.test('medication requests have the name of their medication', async (t) => {
   await page.goto(`${baseUrl}console/resources/MedicationRequest/${referring.id}`)
   await page.shows(`document.querySelector('#title').textContent === 'Amoxicillin 500 mg'`)
   t.match(await page.value('document.title'), /^Amoxicillin 500 mg – /)
+})
+
+t.test('shows what a record has besides its elements', async (t) => {
+  const url = 'http://hl7.org/fhir/StructureDefinition/data-absent-reason'
+  const { id } = await admin.create({
+    resourceType: 'Patient',
+    name: [{ family: 'Unknown' }],
+    _birthDate: { extension: [{ url, valueCode: 'asked-declined' }] },
+    _gender: { extension: [{ url: 'urn:other', valueString: 'x' }] },
+    modifierExtension: [{ url: 'urn:example:not-a-person', valueBoolean: true }],
+    contained: [{ resourceType: 'Organization', id: 'own', name: 'Own' }],
+    managingOrganization: { reference: '#own' },
+  })
+  await page.goto(`${baseUrl}console/resources/Patient/${id}`)
+  const line = 'This record has a modifier extension, extensions, contained records: see JSON.'
+  await reads(page, line)
+  await reads(page, 'urn:example:not-a-person true')
+  const row = (name: string) => `[...document.querySelectorAll('tr')]
+    .find((one) => one.querySelector('th')?.textContent === '${name}')?.innerText`
+  t.match(await page.value(row('Birth date')), 'no value: asked-declined')
+  t.match(await page.value(row('Gender')), 'no value: the reason is not recorded')
+  t.match(await page.value('document.body.innerText'), /Born\s+no value: asked-declined/)
+  t.same(await barriers(page), [])
+  await page.goto(`${baseUrl}console/resources/Patient/${id}/form`)
+  await reads(page, line)
+  t.same(await barriers(page), [])
+  await page.press('[data-hidden-parts] a')
+  await page.shows(`document.querySelector('.cm-content')?.textContent.includes('urn:other')`)
+
+  const plain = await admin.create({ resourceType: 'Patient', name: [{ family: 'Plain' }] })
+  await page.goto(`${baseUrl}console/resources/Patient/${plain.id}`)
+  await page.shows(`document.querySelector('table[aria-label=Patient]')`)
+  t.notOk(await page.value(`document.querySelector('[data-hidden-parts]')`))
 })

@@ -22,7 +22,7 @@ import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { readElement } from '../../client/titles.ts'
 import { Loaded, Waiting } from '../../parts/loaded.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { RecordName, Value } from './values.tsx'
+import { absentReason, RecordName, Value } from './values.tsx'
 
 const words = texts.patient
 
@@ -64,9 +64,10 @@ function Banner({ patient }: Props) {
     patient
   const isDeceased = deceasedBoolean === true || deceasedDateTime !== undefined
   const age = birthDate && formatAge(birthDate, deceasedDateTime)
+  const born = birthDate ?? absentReason(patient, 'birthDate')
   const number = identifier?.find(({ type }) => type?.coding?.[0]?.code === 'MR') ?? identifier?.[0]
   const facts = [
-    [words.born, [birthDate, age && `(${age})`].filter(Boolean).join(' ')],
+    [words.born, [born, age && `(${age})`].filter(Boolean).join(' ')],
     [words.gender, gender],
     [words.number, number?.value],
     [words.contact, telecom?.find(({ value }) => value)?.value],
@@ -211,7 +212,9 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
             <RecordName record={record} />
           </Anchor>
           <Text size="sm" c="dimmed" component="div" style={{ whiteSpace: 'nowrap' }}>
-            <Value value={[clinicalStatus(record), asDay(readElement(record, detail))].filter(Boolean)} />
+            <Value
+              value={[clinicalStatus(record), asDay(readElement(record, detail))].filter(Boolean)}
+            />
           </Text>
         </Group>
       ))}

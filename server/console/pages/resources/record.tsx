@@ -18,6 +18,7 @@ import { Page, Views } from '../../parts/page.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { pruned } from './editing.ts'
 import { Fields } from './fields.tsx'
+import { HiddenParts } from './hidden.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
 import { BehindRecord, type Sent, useSaving } from './saving.tsx'
@@ -215,6 +216,7 @@ function RecordForm(props: Editing) {
       }}
     >
       <Stack maw={720}>
+        <HiddenParts record={value} />
         <fieldset
           disabled={save === undefined}
           inert={isBusy}

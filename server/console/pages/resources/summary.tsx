@@ -4,11 +4,13 @@ import { isObject } from '@medplum/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { mayDo, useMe } from '../../client/session.ts'
+import { readElement } from '../../client/titles.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { texts } from '../../texts/texts.ts'
 import { type Element, elementsBelow, isPrimitive, useStructure } from './elements.ts'
+import { HiddenParts } from './hidden.tsx'
 import { PatientSummary } from './patient.tsx'
-import { Value } from './values.tsx'
+import { absentReason, Value } from './values.tsx'
 
 const words = texts.record
 
@@ -27,6 +29,7 @@ export function Summary({ record }: Props) {
         </Button>
       )}
       {record.resourceType === 'Patient' && <PatientSummary patient={record} />}
+      <HiddenParts record={record} />
       <Card withBorder>
         <Elements type={resourceType} path={resourceType} value={{ ...record }} />
       </Card>
@@ -48,14 +51,16 @@ function Elements({ type, path, value }: ElementsProps) {
       {(definitions) => (
         <Table verticalSpacing="xs" layout="fixed" aria-label={path}>
           <Table.Tbody>
+            <ModifierExtensions value={value} />
             {elementsBelow(definitions, path)
-              .filter(({ name }) => name in value)
+              .filter(({ name }) => name in value || absentReason(value, name) !== undefined)
               .map((element) => (
                 <Table.Tr key={element.name}>
                   <Table.Th w={{ base: '35%', sm: 200 }} scope="row">
                     {formatElementName(element.name)}
                   </Table.Th>
                   <Table.Td style={{ overflowWrap: 'anywhere' }}>
+                    {absentReason(value, element.name)}
                     <ElementValue element={element} type={type} value={value[element.name]} />
                   </Table.Td>
                 </Table.Tr>
@@ -65,6 +70,20 @@ function Elements({ type, path, value }: ElementsProps) {
       )}
     </Loaded>
   )
+}
+
+/** May negate the record or change its meaning: https://hl7.org/fhir/R4/extensibility.html#modifierExtension */
+function ModifierExtensions({ value }: Pick<ElementsProps, 'value'>) {
+  const { modifierExtension } = value
+  if (!Array.isArray(modifierExtension)) return null
+  return modifierExtension.filter(isObject).map((one) => (
+    <Table.Tr key={JSON.stringify(one)}>
+      <Table.Th scope="row">{words.modifierExtension}</Table.Th>
+      <Table.Td style={{ overflowWrap: 'anywhere' }}>
+        {String(one.url)} <Value value={readElement(one, 'value[x]')} />
+      </Table.Td>
+    </Table.Tr>
+  ))
 }
 
 interface ElementValueProps {

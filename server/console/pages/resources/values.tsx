@@ -10,7 +10,7 @@ import {
 import type { Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { Digits } from '../../client/exact.ts'
-import { isRecordReference, useRecordTitle, useTitle } from '../../client/titles.ts'
+import { isRecordReference, readElement, useRecordTitle, useTitle } from '../../client/titles.ts'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
@@ -99,6 +99,19 @@ interface Quantity {
 
 function isQuantity(value: object): value is Quantity {
   return 'value' in value && ['comparator', 'unit', 'code'].some((name) => name in value)
+}
+
+const ABSENT = 'http://hl7.org/fhir/StructureDefinition/data-absent-reason'
+
+/** Returns why a primitive element with only extensions has no value; undefined for any other element. */
+export function absentReason(parent: object, name: string): string | undefined {
+  const extensions = readElement(parent, `_${name}`)
+  if (!isObject(extensions) || readElement(parent, name) !== undefined) return undefined
+  const all: readonly unknown[] = Array.isArray(extensions.extension) ? extensions.extension : []
+  const reason = all.filter(isObject).find(({ url }) => url === ABSENT)?.valueCode
+  return fill(texts.record.noValue, {
+    reason: typeof reason === 'string' ? reason : texts.record.noReason,
+  })
 }
 
 interface RoundedProps {
