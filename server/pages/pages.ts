@@ -11,6 +11,7 @@ import { scopedTo, serviceUrl } from '../../shared/request/project-scope.ts'
 import type { Context, Web } from '../http/context.ts'
 import { sendHtml } from '../http/send.ts'
 import { findClient, projectOfClient } from '../identity/auth/apps.ts'
+import { hasConsole } from '../routes/console.ts'
 import { createRoutes, type Route, type RouteFamily, type RouteTexts } from '../routes/table.ts'
 
 const OPENAPI_TEXTS: RouteTexts = {
@@ -84,7 +85,11 @@ export function pageRoutes({ services }: Web): RouteFamily {
   })
   routes.get('/setpassword/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
-    sendPage(ctx, 'setpassword', { title: 'Choose a password', productName, data: { id, secret } })
+    sendPage(ctx, 'setpassword', {
+      title: 'Choose a password',
+      productName,
+      data: { id, secret, ...(hasConsole(config) ? { 'has-console': 'true' } : {}) },
+    })
   })
   routes.get('/verifyemail/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params

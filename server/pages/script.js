@@ -2,13 +2,17 @@
  * The sign-in pages. Each step is a form that calls one of `/auth/*` and shows the next step from the reply. Texts
  * are inserted as text only, never as HTML.
  */
-const { page, own, welcome, logo, id, secret, project } = document.body.dataset
+const { page, own, welcome, logo, id, secret, project, hasConsole } = document.body.dataset
 const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
 const heading = document.querySelector('h1')
+/** A sign-in ends after ten minutes, or five wrong codes. */
+const START_AGAIN = 'Start again'
 /** Storage key for the app's request while the person is at their provider. */
 const ASKED = 'botica-oauth'
+/** The last one is that of the project where a whole address is pasted. */
+const PROJECT_ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/gi
 const product = document.title.split(' – ').at(-1)
 
 async function call(path, body) {
@@ -86,8 +90,16 @@ function show(title, ...children) {
   heading.focus()
 }
 
-function said(title, text) {
-  show(title, element('p', { role: 'status' }, text))
+function said(title, text, ...more) {
+  show(title, element('p', { role: 'status' }, text), ...more)
+}
+
+/** A link to the first step of the app's request. */
+function restartLink(label) {
+  const query = new URLSearchParams(asked)
+  query.delete('login')
+  const link = element('a', { href: `${location.pathname}?${query}` }, label)
+  content.append(element('p', {}, link))
 }
 
 /** Returns the parameters of the app's request, named as in `/auth/login`. */
@@ -140,10 +152,12 @@ function resetAddress() {
 function projectLink() {
   const link = element('button', { type: 'button', class: 'no' }, 'My account is for one project only')
   link.addEventListener('click', () => {
-    const input = field('project', 'Project id', { pattern: '[0-9a-fA-F-]{36}', autocomplete: 'off' })
+    const input = field('project', 'Project id', { autocomplete: 'off' })
     const hint = element('p', {}, 'Your administrator has it: it is the last part of the address in your invitation.')
     step('Choose a project', [...input, hint], 'Continue', async (form) => {
-      location.assign(`/console/p/${form.get('project').trim().toLowerCase()}`)
+      const id = form.get('project').match(PROJECT_ID)?.at(-1)
+      if (id === undefined) throw new Error('This is not the id of a project, nor an address that ends with one')
+      location.assign(`/console/p/${id.toLowerCase()}`)
     })
   })
   return link
@@ -170,6 +184,7 @@ function askToken(login, path, qrCode) {
   step('Second step', [...picture, ...input], 'Continue', async (form) => {
     await proceed(await call(path, { login, token: form.get('token') }))
   })
+  restartLink(START_AGAIN)
 }
 
 /** Mails a code first; the person may ask for another. */
@@ -185,6 +200,7 @@ async function askMailedCode(login, email) {
     await proceed(await call('mfa/verify', { login, token: form.get('token') }))
   }
   step('Second step', [status, ...input], 'Continue', verify, { label: 'Send another code', act: send })
+  restartLink(START_AGAIN)
 }
 
 function codeField(label) {
@@ -205,6 +221,7 @@ function askMembership(login, memberships) {
   step('Choose a profile', [list], 'Continue', async (form) => {
     await proceed(await call('profile', { login, profile: form.get('profile') }))
   })
+  restartLink(START_AGAIN)
 }
 
 /** Shows the app and its requested scope. The person may withhold data access; other words are always granted. */
@@ -242,10 +259,7 @@ async function askConsent(login, code) {
     leave(consent.redirectUri, { error: 'access_denied', error_description: 'The person denied access' })
   }
   step('Allow access', lines, 'Allow', allow, { label: 'Deny', act: deny })
-  const query = new URLSearchParams(asked)
-  query.delete('login')
-  const other = element('a', { href: `/oauth?${query}` }, 'Use another account')
-  content.append(element('p', {}, other))
+  restartLink('Use another account')
 }
 
 /** Shows the patients visible to the person, by name; `asked` holds the search text. */
@@ -281,6 +295,7 @@ async function askPatient(login, name = '', cursor = '') {
     if (!patient) throw new Error('Please search for a patient, and choose one')
     await proceed(await call('patient', { login, patient }))
   })
+  restartLink(START_AGAIN)
 }
 
 function named(name, text) {
@@ -323,7 +338,8 @@ function askNewPassword() {
     const password = form.get('password')
     if (password !== form.get('again')) throw new Error('The two passwords differ')
     await call('setpassword', { id, secret, password })
-    said('Password saved', 'You can sign in now.')
+    const signIn = element('a', { href: hasConsole ? '/console' : '/signin' }, 'Sign in')
+    said('Password saved', 'You can sign in now.', element('p', {}, signIn))
   })
 }
 
@@ -347,8 +363,9 @@ async function start() {
   }
   try {
     await proceed(await call(`login/${encodeURIComponent(login)}`))
-  } catch {
+  } catch (error) {
     askPassword()
+    problem.textContent = error.message
   }
 }
 
