@@ -80,10 +80,7 @@ export async function history(
   if (isAll) return { ...page, total: page.versions.length }
   if (isWhole) return { ...page, total: first.total }
   const row = store.keys.rowId(type, id)
-  return {
-    ...page,
-    total: await countSeen(store, principal, { types: [type], request, row }),
-  }
+  return { ...page, total: await countSeen(store, principal, { types: [type], request, row }) }
 }
 
 /** Errors: 404 unless the newest version is visible, 403 unless its history is. */
@@ -93,10 +90,7 @@ async function requireVisible(
   type: string,
   id: string,
 ): Promise<void> {
-  const newest = await readDecided(store, principal, type, {
-    id,
-    interactions: ['read', 'history'],
-  })
+  const newest = await readDecided(store, principal, type, { id, interactions: ASKED })
   if (newest?.decisions.read === undefined) throw notFound()
   if (newest.decisions.history === undefined) {
     throw forbidden('criteria of every entry for history')
