@@ -1,10 +1,9 @@
 /**
  * Four kinds of bots over HTTP at 1, 16, 64 and 256 callers, each with its bound on this machine: the same requests
- * over REST, raw BullMQ round trips, the bot's loop in plain Node, or the clock.
+ * over REST, the bot's loop in plain Node, or the clock.
  */
 import { availableParallelism } from 'node:os'
 import { type Figure, type Load, measure, openWire } from './load.ts'
-import { openRawQueue } from './raw-queue.ts'
 import type { Stage } from './stage.ts'
 
 const CALLERS = [1, 16, 64, 256]
@@ -20,11 +19,10 @@ const WORK = `const patient = await medplum.readResource('Patient', event.input.
 const WAIT = `await new Promise((end) => setTimeout(end, ${WAIT_MS}))
   return event.input`
 
-type Round = Readonly<Record<'read' | 'create' | 'raw' | 'echo' | 'cpu' | 'work' | 'wait', Load>>
+type Round = Readonly<Record<'read' | 'create' | 'echo' | 'cpu' | 'work' | 'wait', Load>>
 
 export async function bots(stage: Stage, seconds: number): Promise<readonly Figure[]> {
   await stage.start('worker')
-  const raw = await openRawQueue(stage.config.redisUrl)
   const { token, principal, deploy } = await stage.openProject()
   const [echo, cpu, work, wait] = [
     await deploy('return event.input'),
@@ -49,7 +47,6 @@ export async function bots(stage: Stage, seconds: number): Promise<readonly Figu
       return {
         read: await load('GET', `/fhir/R4/Patient/${id}`),
         create: await load('POST', '/fhir/R4/Basic', basic),
-        raw: await measure(callers, roundSeconds, () => raw.roundTrip(input)),
         echo: await load('POST', echo, input),
         cpu: await load('POST', cpu, input),
         work: await load('POST', work, input),
@@ -66,7 +63,6 @@ export async function bots(stage: Stage, seconds: number): Promise<readonly Figu
   for (const callers of CALLERS) {
     figures.push(...report(callers, await round(callers, seconds), loopMs))
   }
-  await raw.close()
   return figures
 }
 
@@ -79,7 +75,7 @@ function timeOfLoop(): number {
 }
 
 function report(callers: number, round: Round, loopMs: number): Figure[] {
-  const { read, create, raw, echo, cpu, work, wait } = round
+  const { read, create, echo, cpu, work, wait } = round
   const rate = ({ perSecond, p99Ms }: Load) => `${Math.round(perSecond)}/s, p99 ${ms(p99Ms)}`
   const most = (perSecond: number) => `${Math.round(perSecond)}/s`
   const loops = Math.min(callers, availableParallelism()) * (1000 / loopMs)
@@ -108,13 +104,6 @@ function report(callers: number, round: Round, loopMs: number): Figure[] {
           ratio: costs(echo) / costs(read),
           required: at(64, '<= 0.5 ms'),
         }),
-    line({
-      what: 'echo, to round trips of raw BullMQ',
-      ours: rate(echo),
-      limit: rate(raw),
-      ratio: echo.perSecond / raw.perSecond,
-      required: callers > 16 ? '>= 0.35' : '',
-    }),
     line({
       what: 'a loop, to plain Node',
       ours: rate(cpu),
