@@ -24,11 +24,7 @@ export async function agents(stage: Stage, seconds: number): Promise<readonly Fi
   for (const devices of DEVICES) {
     const feed = await measure(devices, seconds, (device) => agent.transmit(device))
     const wire = await openWire(stage.baseUrl, devices, project.token, HL7)
-    const calls = await measure(
-      devices,
-      seconds,
-      async (device) => (await wire.send(device, 'POST', path, anAdt(`${device}`))) < 300,
-    )
+    const calls = await wire.load(seconds, (device) => ['POST', path, anAdt(`${device}`)])
     wire.close()
     figures.push({
       what: `HL7v2 messages through one agent, ${devices} at a time, to $execute`,

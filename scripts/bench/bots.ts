@@ -3,7 +3,7 @@
  * over REST, the bot's loop in plain Node, or the clock.
  */
 import { availableParallelism } from 'node:os'
-import { type Figure, type Load, measure, openWire } from './load.ts'
+import { type Figure, type Load, openWire, type Request } from './load.ts'
 import type { Stage } from './stage.ts'
 
 const CALLERS = [1, 16, 64, 256]
@@ -37,12 +37,7 @@ export async function bots(stage: Stage, seconds: number): Promise<readonly Figu
 
   async function round(callers: number, roundSeconds: number): Promise<Round> {
     const wire = await openWire(stage.baseUrl, callers, token, 'application/json')
-    const load = (method: string, path: string, body?: string) =>
-      measure(
-        callers,
-        roundSeconds,
-        async (caller) => (await wire.send(caller, method, path, body)) < 300,
-      )
+    const load = (...request: Request) => wire.load(roundSeconds, () => request)
     try {
       return {
         read: await load('GET', `/fhir/R4/Patient/${id}`),

@@ -2,8 +2,8 @@
  * Bots of many projects called occasionally, a thousand waiting callers, and a second worker. The bound is the clock:
  * the possible call rate or call duration.
  */
-import { setTimeout as delay } from 'node:timers/promises'
-import { compareP99, type Figure, type Load, measure, openWire } from './load.ts'
+import { compareP99, type Figure, type Load, openWire, type Request } from './load.ts'
+import { type Caller, callInTurn, openCallers } from './projects.ts'
 import type { Stage } from './stage.ts'
 
 const PROJECTS = 300
@@ -23,19 +23,18 @@ interface Bot {
 
 export async function crowds(stage: Stage, seconds: number): Promise<readonly Figure[]> {
   const large = await stage.start('worker', { WORKER_MEMORY_MB: MEMORY_MB })
-  const echoes: Bot[] = []
-  for (let n = 0; n < PROJECTS; n++) echoes.push(await aBot(stage, 'return event.input'))
+  const echoes = await openCallers(stage, PROJECTS)
   const shared = { url: 'urn:botica:bot-concurrent', valueBoolean: true }
   const together = await aBot(stage, WAIT, [shared])
   const alone = await aBot(stage, WAIT)
   const crowd = async ({ url, token }: Bot) => {
     const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
-    const call = async (caller: number) => (await wire.send(caller, 'POST', url, '{}')) === 200
-    await measure(CALLERS, WARM_UP_S, call)
-    return await measure(CALLERS, seconds, call).finally(() => wire.close())
+    const request = (): Request => ['POST', url, '{}']
+    await wire.load(WARM_UP_S, request)
+    return await wire.load(seconds, request).finally(() => wire.close())
   }
-  const spread = (what: string, bots: readonly Bot[], overMs: number, limitMs: number) =>
-    callSpread(stage.baseUrl, bots, overMs).then((times) => compareP99(what, times, limitMs))
+  const spread = (what: string, callers: readonly Caller[], overMs: number, limitMs: number) =>
+    callInTurn(callers, 1, overMs).then((times) => compareP99(what, times.flat(), limitMs))
   const figures = [
     await spread(`${COLD} cold projects within 5 s`, echoes.slice(0, COLD), 5000, 5000),
     await spread(`${PROJECTS} projects once within 10 s`, echoes, 10_000, 500),
@@ -43,6 +42,7 @@ export async function crowds(stage: Stage, seconds: number): Promise<readonly Fi
     many(`${CALLERS} callers of bot-concurrent`, await crowd(together)),
     many(`${CALLERS} callers with own isolates`, await crowd(alone)),
   ]
+  for (const { close } of echoes) close()
   await large.stop()
   await stage.start('worker', { WORKER_MEMORY_MB: SMALL_MB })
   const one = await crowd(alone)
@@ -56,20 +56,6 @@ export async function crowds(stage: Stage, seconds: number): Promise<readonly Fi
 async function aBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
   const { token, deploy } = await stage.openProject()
   return { url: await deploy(body, extension), token }
-}
-
-/** Calls each bot once, evenly over the time; returns durations in ms. */
-async function callSpread(baseUrl: string, bots: readonly Bot[], overMs: number) {
-  return await Promise.all(
-    bots.map(async ({ url, token }, n) => {
-      const wire = await openWire(baseUrl, 1, token, 'application/json')
-      await delay((n * overMs) / bots.length)
-      const sent = performance.now()
-      const status = await wire.send(0, 'POST', url, '{}').finally(() => wire.close())
-      if (status !== 200) throw new Error(`A project got ${status}`)
-      return performance.now() - sent
-    }),
-  )
 }
 
 function many(what: string, load: Load): Figure {

@@ -6,7 +6,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../shared/postgres/copy.ts'
-import { alternate, awaitJob, type Figure, measure, median, openWire } from './load.ts'
+import { alternate, awaitJob, type Figure, median, openWire } from './load.ts'
 import { createAll, load, syntheaResources } from './samples.ts'
 import type { BenchProject as Project, Stage } from './stage.ts'
 
@@ -94,11 +94,8 @@ async function readers(stage: Stage, { token }: Project, seconds: number): Promi
     resourceType: 'Patient',
   })
   const wire = await openWire(stage.baseUrl, READERS, other.token, 'application/fhir+json')
-  const rate = async () => {
-    const read = async (caller: number) =>
-      (await wire.send(caller, 'GET', `/fhir/R4/Patient/${id}`)) === 200
-    return (await measure(READERS, seconds, read)).perSecond
-  }
+  const rate = async () =>
+    (await wire.load(seconds, () => ['GET', `/fhir/R4/Patient/${id}`])).perSecond
   const { ours, limit, ratio } = await alternate(
     ROUNDS,
     async () => {

@@ -6,7 +6,7 @@ import { prepareDocument } from '../../shared/graphql/document/document.ts'
 import { scan } from '../../shared/graphql/document/literals.ts'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
 import { freePort } from '../service.ts'
-import { type Figure, measure, openWire } from './load.ts'
+import { type Figure, openWire } from './load.ts'
 import { load, pickSample } from './samples.ts'
 import type { Stage } from './stage.ts'
 
@@ -27,10 +27,11 @@ export async function graphql(
     `{ Patient(id: "${pickSample(patients).id}") { id name { family given } birthDate } }`
   const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
   const rate = async (what: string, query: () => string): Promise<Figure> => {
-    const { p50Ms, perSecond } = await measure(CALLERS, seconds, async (caller) => {
-      const body = JSON.stringify({ query: query() })
-      return (await wire.send(caller, 'POST', '/fhir/R4/$graphql', body)) === 200
-    })
+    const { p50Ms, perSecond } = await wire.load(seconds, () => [
+      'POST',
+      '/fhir/R4/$graphql',
+      JSON.stringify({ query: query() }),
+    ])
     return { what, ours: `p50 ${p50Ms.toFixed(1)} ms, ${perSecond.toFixed(1)}/s` }
   }
   const rates = [

@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { syntheaTexts } from '../../test/fixtures/resources.ts'
-import { alternate, awaitJob, type Figure, measure, openWire, type Wire } from './load.ts'
+import { alternate, awaitJob, type Figure, openWire, type Wire } from './load.ts'
 import { copies, syntheaResources } from './samples.ts'
 import type { BenchProject, Stage } from './stage.ts'
 
@@ -43,10 +43,8 @@ export async function imports(
 
 async function bundles(wire: Wire, texts: readonly string[], seconds: number): Promise<number> {
   let turn = 0
-  const { perSecond } = await measure(1, seconds, async (caller) => {
-    const text = texts[turn++ % texts.length]
-    return (await wire.send(caller, 'POST', '/fhir/R4/', text)) === 200
-  })
+  const next = () => texts[turn++ % texts.length]
+  const { perSecond } = await wire.load(seconds, () => ['POST', '/fhir/R4/', next()])
   return perSecond
 }
 

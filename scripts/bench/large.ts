@@ -7,7 +7,7 @@ import { withClient } from '../postgres.ts'
 import { exported } from './export.ts'
 import { buildHospital, buildShapes, type Hospital } from './hospital.ts'
 import { allowOwnIds, type Input, importInputs } from './import.ts'
-import { type Figure, type Load, measure, openWire, type Wire } from './load.ts'
+import { type Figure, type Load, openWire, type Wire } from './load.ts'
 import type { BenchProject, Stage } from './stage.ts'
 
 const BASE = 50_000
@@ -126,8 +126,9 @@ async function measureSearch(
   seconds: number,
 ): Promise<Search> {
   let n = 0
-  const call = async () => (await wire.send(0, 'GET', `/fhir/R4/${query(n++)}`)) === 200
-  const load = await measure(1, seconds, call).catch(() => undefined)
+  const load = await wire
+    .load(seconds, () => ['GET', `/fhir/R4/${query(n++)}`])
+    .catch(() => undefined)
   const answer = await fetch(base + query(0), {
     headers: { Authorization: `Bearer ${project.token}` },
   })

@@ -148,9 +148,13 @@ export async function awaitJob<Manifest>(
   }
 }
 
+export type Request = readonly [method: string, path: string, body?: string | undefined]
+
 export interface Wire {
   /** Sends one request on the caller's connection and returns the status. */
-  send(caller: number, method: string, path: string, body?: string): Promise<number>
+  send(caller: number, ...request: Request): Promise<number>
+  /** Measures the requests of all callers for `seconds`; each has to be answered with 2xx. */
+  load(seconds: number, request: (caller: number) => Request): Promise<Load>
   close(): void
 }
 
@@ -165,20 +169,26 @@ export async function openWire(
   const open = () => openConnection(hostname, Number(port))
   const connections = await Promise.all(Array.from({ length: callers }, open))
   const head = `Host: ${hostname}\r\nAuthorization: Bearer ${token}\r\nContent-Type: ${contentType}\r\n`
+  const send = async (caller: number, ...[method, path, body = '']: Request) => {
+    let connection = connections[caller]
+    // The service closes idle connections.
+    if (!connection?.isOpen()) connection = connections[caller] = await open()
+    return await connection.send(
+      `${method} ${path} HTTP/1.1\r\n${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
+    )
+  }
   return {
-    async send(caller, method, path, body = '') {
-      let connection = connections[caller]
-      // The service closes idle connections.
-      if (!connection?.isOpen()) connection = connections[caller] = await open()
-      return await connection.send(
-        `${method} ${path} HTTP/1.1\r\n${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
-      )
+    send,
+    load(seconds, request) {
+      const call = async (caller: number) => (await send(caller, ...request(caller))) < 300
+      return measure(callers, seconds, call)
     },
     close() {
       for (const connection of connections) connection.end()
     },
   }
 }
+
 /** End of a chunked response. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
 const LAST_CHUNK = '\r\n0\r\n\r\n'
 

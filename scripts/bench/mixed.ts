@@ -5,8 +5,10 @@
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
+import { attempt } from '../../shared/core/errors.ts'
+import { readPssBytes } from '../../shared/core/gauges.ts'
 import { freePort } from '../service.ts'
-import { awaitJob, type Figure, openWire, part, type Wire } from './load.ts'
+import { awaitJob, type Figure, openWire, part, type Request, type Wire } from './load.ts'
 import { load, pickSample, syntheaResources } from './samples.ts'
 import type { BenchProject, Stage } from './stage.ts'
 
@@ -24,7 +26,6 @@ const PATIENT_SEARCHES = [
 ]
 
 type Kind = keyof typeof RATES
-type Request = readonly [method: string, path: string, body?: string]
 
 interface Minute {
   readonly times: Record<Kind, number[]>
@@ -144,22 +145,18 @@ async function exportAll(baseUrl: string, token: string): Promise<boolean> {
   return manifest.output.length > 0
 }
 
-/** Returns the proportional set size of a process and its descendants in MB: shared pages count once. */
+/** Returns the proportional set size of a process and its descendants in MB; 0 when it has ended. */
 function pssMb(pid = 0): number {
-  try {
-    const own =
-      Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'latin1'))?.[1]) / 1024
-    const threads = readdirSync(`/proc/${pid}/task`)
-    const children = threads.flatMap((thread) =>
-      readFileSync(`/proc/${pid}/task/${thread}/children`, 'latin1')
-        .trim()
-        .split(' ')
-        .filter(Boolean),
-    )
-    return children.reduce((sum, child) => sum + pssMb(Number(child)), own)
-  } catch {
-    return 0
-  }
+  const own = (readPssBytes(pid) ?? 0) / 1024 ** 2
+  return readChildren(pid).reduce((sum, child) => sum + pssMb(child), own)
+}
+
+function readChildren(pid: number): readonly number[] {
+  const threads = attempt(() => readdirSync(`/proc/${pid}/task`)) ?? []
+  const children = threads.map(
+    (thread) => attempt(() => readFileSync(`/proc/${pid}/task/${thread}/children`, 'latin1')) ?? '',
+  )
+  return children.join(' ').split(' ').filter(Boolean).map(Number)
 }
 
 const allTimes = ({ times }: Minute) => Object.values(times).flat()

@@ -4,7 +4,8 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Service } from '../service.ts'
-import { compareP99, type Figure, openWire } from './load.ts'
+import { compareP99, type Figure } from './load.ts'
+import { callInTurn, openCallers } from './projects.ts'
 import type { Stage } from './stage.ts'
 
 const PROJECTS = 50
@@ -17,20 +18,20 @@ const LIMIT_MS = 1000
 const MEMORIES = ['1024', '512']
 
 export async function roll(stage: Stage): Promise<readonly Figure[]> {
-  const callers: Caller[] = []
-  for (let n = 0; n < PROJECTS; n++) callers.push(await openCaller(stage))
+  const callers = await openCallers(stage, PROJECTS, ROUNDS)
+  const callAll = (rounds: number) => callInTurn(callers, rounds, EVERY_MS)
   const figures: Figure[] = []
   for (const memory of MEMORIES) {
     const settings = { WORKER_MEMORY_MB: memory }
     const old = await stage.start('worker', settings)
-    await callAll(callers, WARM_ROUNDS)
+    await callAll(WARM_ROUNDS)
     const fresh = await startReady(stage, settings)
-    const [rolled] = await Promise.all([callAll(callers, ROUNDS), old.stop()])
+    const [rolled] = await Promise.all([callAll(ROUNDS), old.stop()])
     figures.push(...toFigures(`a roll, ${memory} MB`, rolled))
     process.kill(fresh.pid, 'SIGKILL')
     await fresh.ended
     const last = await startReady(stage, settings)
-    figures.push(...toFigures(`a crash, ${memory} MB`, await callAll(callers, ROUNDS)))
+    figures.push(...toFigures(`a crash, ${memory} MB`, await callAll(ROUNDS)))
     await last.stop()
   }
   for (const { close } of callers) close()
@@ -44,46 +45,6 @@ async function startReady(stage: Stage, settings: NodeJS.ProcessEnv): Promise<Se
   const service = await stage.start('worker', settings)
   while ((await queues.workers()).every((id) => others.has(id))) await delay(10)
   return service
-}
-
-interface Caller {
-  /** Returns the duration in ms. */
-  call(): Promise<number>
-  close(): void
-}
-
-async function openCaller(stage: Stage): Promise<Caller> {
-  const { token, deploy } = await stage.openProject()
-  const path = await deploy('return event.input')
-  const wire = await openWire(stage.baseUrl, ROUNDS, token, 'application/json')
-  let connection = 0
-  return {
-    async call() {
-      const sent = performance.now()
-      connection = (connection + 1) % ROUNDS
-      const status = await wire.send(connection, 'POST', path, '{}')
-      if (status !== 200) throw new Error(`A project got ${status}`)
-      return performance.now() - sent
-    },
-    close: () => wire.close(),
-  }
-}
-
-/** Calls each project once a second, whether or not the call before has ended; returns the durations by round. */
-async function callAll(callers: readonly Caller[], rounds: number): Promise<readonly number[][]> {
-  const times = Array.from({ length: rounds }, (): number[] => [])
-  await Promise.all(
-    callers.map(async ({ call }, n) => {
-      await delay((n * EVERY_MS) / callers.length)
-      const calls: Promise<unknown>[] = []
-      for (const round of times) {
-        calls.push(call().then((ms) => round.push(ms)))
-        await delay(EVERY_MS)
-      }
-      await Promise.all(calls)
-    }),
-  )
-  return times
 }
 
 function toFigures(after: string, [first = [], ...rest]: readonly number[][]): readonly Figure[] {

@@ -7,7 +7,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { type Figure, type Load, measure, openWire, type Wire } from './load.ts'
+import { type Figure, type Load, openWire, type Wire } from './load.ts'
 import { createAll } from './samples.ts'
 import type { Stage } from './stage.ts'
 
@@ -149,9 +149,7 @@ async function measureAll({ wire, shapes }: Clinic, seconds: number): Promise<re
   const loads: Load[] = []
   for (const [, query] of shapes) {
     let n = 0
-    const call = async (caller: number) =>
-      (await wire.send(caller, 'GET', `/fhir/R4/${query(++n)}`)) === 200
-    loads.push(await measure(CALLERS, seconds, call))
+    loads.push(await wire.load(seconds, () => ['GET', `/fhir/R4/${query(++n)}`]))
   }
   return loads
 }

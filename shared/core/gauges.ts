@@ -33,9 +33,9 @@ export function gauges(registry: Registry) {
 
 /**
  * Returns the proportional set size in bytes, in which a page that processes share counts once among them; undefined
- * on other systems. https://www.man7.org/linux/man-pages/man5/proc_pid_smaps.5.html
+ * on other systems, or when the process has ended. https://www.man7.org/linux/man-pages/man5/proc_pid_smaps.5.html
  */
-export function readPssBytes(): number | undefined {
-  const text = attempt(() => readFileSync('/proc/self/smaps_rollup', 'latin1'))
+export function readPssBytes(pid: number | 'self' = 'self'): number | undefined {
+  const text = attempt(() => readFileSync(`/proc/${pid}/smaps_rollup`, 'latin1'))
   return text === undefined ? undefined : Number(/^Pss:\s+(\d+) kB/m.exec(text)?.[1]) * 1024
 }
