@@ -5,19 +5,12 @@ import { watch } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { normalizeErrorString } from '@medplum/core'
+import { type MedplumClient, normalizeErrorString } from '@medplum/core'
 import { Command, InvalidArgumentError } from 'commander'
 import type { AgentOptions } from './agent/agent.ts'
 import { type ApiOptions, api } from './api.ts'
 import { call, deployFile, follow, type Release, readInput, replay, runs } from './calls.ts'
-import {
-  type BotFolder,
-  callerFolder,
-  FIRST_FOLDER,
-  openFolder,
-  openService,
-  serviceFolder,
-} from './folder.ts'
+import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder, openService } from './folder.ts'
 import { init } from './init.ts'
 import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './print.ts'
 import { compare, dryRun, printReleases, promote, rollback } from './releases.ts'
@@ -132,12 +125,13 @@ program
   .option('--bot <bot>', 'the bot that gets them: its id, or an identifier as system|value')
   .option('--agent <id>', 'serve the channels of this Agent instead')
   .description('pass HL7 messages of devices to bots, until Ctrl-C')
-  .action(async (options: AgentOptions) => {
-    const medplum = await openService(serviceFolder(program.opts<{ folder?: string }>().folder))
-    // Loaded on demand: no other command talks to devices.
-    const { runAgent } = await import('./agent/agent.ts')
-    await runAgent(medplum, options)
-  })
+  .action(
+    withService(async (medplum, options: AgentOptions) => {
+      // Loaded on demand: no other command talks to devices.
+      const { runAgent } = await import('./agent/agent.ts')
+      await runAgent(medplum, options)
+    }),
+  )
 
 program
   .command('send')
@@ -187,12 +181,13 @@ program
   .command('load-package')
   .argument('<package>', 'a .tgz file, or its address')
   .description('store the profiles, value sets and other definitions of an implementation guide')
-  .action(async (place: string) => {
-    const medplum = await openService(serviceFolder(program.opts<{ folder?: string }>().folder))
-    // Loaded on demand: no other command reads archives.
-    const { loadPackage } = await import('./packages.ts')
-    await loadPackage(medplum, place)
-  })
+  .action(
+    withService(async (medplum, place: string) => {
+      // Loaded on demand: no other command reads archives.
+      const { loadPackage } = await import('./packages.ts')
+      await loadPackage(medplum, place)
+    }),
+  )
 
 program
   .command('dry-run')
@@ -202,13 +197,24 @@ program
   .description('repeat past runs with a version, without effects, and compare the answers')
   .action(withFolder(dryRun))
 
-type Action<Words extends unknown[]> = (bot: BotFolder, ...words: Words) => Promise<unknown>
+type Action<Opened, Words extends unknown[]> = (opened: Opened, ...words: Words) => Promise<unknown>
 
 /** Opens the folder first; passes on commander's last arguments. */
-function withFolder<Words extends unknown[]>(action: Action<Words>) {
+function withFolder<Words extends unknown[]>(action: Action<BotFolder, Words>) {
   return async (...words: Words) => {
-    await action(await openFolder(program.opts<{ folder?: string }>().folder), ...words)
+    await action(await openFolder(givenFolder()), ...words)
   }
+}
+
+/** Signs in first, as `withFolder` does, for a command that needs no bot. */
+function withService<Words extends unknown[]>(action: Action<MedplumClient, Words>) {
+  return async (...words: Words) => {
+    await action(await openService(givenFolder()), ...words)
+  }
+}
+
+function givenFolder(): string | undefined {
+  return program.opts<{ folder?: string }>().folder
 }
 
 async function deploy(bot: BotFolder, file = bot.source, release: Release = {}): Promise<void> {
@@ -245,7 +251,7 @@ async function sendRequest(
   body: string | undefined,
   options: ApiOptions & { readonly as?: string },
 ): Promise<void> {
-  const { medplum } = await openFolder(program.opts<{ folder?: string }>().folder, options.as)
+  const { medplum } = await openFolder(givenFolder(), options.as)
   await api(medplum, { method, target, body }, options)
 }
 

@@ -39,8 +39,11 @@ export interface Run {
   readonly error?: string
 }
 
-interface Part {
+/** A parameter of an operation's answer; its value's name depends on its type, such as `valueString`. */
+export interface Part {
   readonly name: string
+  readonly valueString?: string
+  readonly valueInteger?: number
   readonly part?: readonly Part[]
 }
 
@@ -99,9 +102,14 @@ export async function runs(bot: BotFolder, count: number): Promise<readonly Run[
 }
 
 function parseRunPart({ part = [] }: Part): Run {
-  const entries = part.map(({ name, ...value }) => [name, Object.values(value)[0]])
-  const run = Object.fromEntries(entries) as Run
+  const run = readParts<Run>(part) as Run
   return { ...run, runId: run.runId.replace('urn:uuid:', '') }
+}
+
+/** Returns the values of parts by name; of parts with one name, the last. */
+export function readParts<Values>(parts: readonly Part[]): Partial<Values> {
+  const entries = parts.map(({ name, ...value }) => [name, Object.values(value)[0]])
+  return Object.fromEntries(entries)
 }
 
 /** Calls `hear` with each event of `$logs`, and reconnects. */

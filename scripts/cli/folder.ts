@@ -35,7 +35,13 @@ export async function openFolder(
   given: string | undefined,
   clientFile?: string,
 ): Promise<BotFolder> {
-  const folder = findFolder(given)
+  const places = candidateFolders(given)
+  const folder = places.find((place) => existsSync(path.join(place, CONFIG)))
+  if (folder === undefined) {
+    throw new Error(
+      `No ${CONFIG} in ${places.join(' or ')}; make a bot by \`botica init\`, or name its folder by --folder`,
+    )
+  }
   const config = JSON.parse(readFileSync(path.join(folder, CONFIG), 'utf8'))
   const { bots = [] } = config as { bots?: { id?: string; source?: string }[] }
   const [{ id: botId = '', source = 'bot.ts' } = {}] = bots
@@ -46,7 +52,12 @@ export async function openFolder(
 }
 
 /** Signs in with the client of the environment, of `.env` in the folder, or of `clientFile`. Errors: as `openFolder`. */
-export async function openService(folder: string, clientFile?: string): Promise<MedplumClient> {
+export async function openService(
+  given: string | undefined,
+  clientFile?: string,
+): Promise<MedplumClient> {
+  const places = candidateFolders(given)
+  const folder = places.find((place) => existsSync(path.join(place, '.env'))) ?? places[0]
   const env = path.join(folder, '.env')
   if (existsSync(env)) loadEnvFile(env)
   const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID, MEDPLUM_CLIENT_SECRET } = process.env
@@ -60,12 +71,10 @@ export async function openService(folder: string, clientFile?: string): Promise<
   return await signIn(MEDPLUM_BASE_URL, { id, secret })
 }
 
-/** The named folder; otherwise the one that a bot is in, or the caller's. */
-export function serviceFolder(given: string | undefined): string {
+/** Returns the named folder; otherwise the caller's, and the one in it that `init` makes. */
+function candidateFolders(given: string | undefined): readonly [string, ...string[]] {
   const here = callerFolder()
-  if (given !== undefined) return path.resolve(here, given)
-  const first = path.join(here, FIRST_FOLDER)
-  return existsSync(path.join(here, '.env')) || !existsSync(first) ? here : first
+  return given === undefined ? [here, path.join(here, FIRST_FOLDER)] : [path.resolve(here, given)]
 }
 
 /** Reads a response of `/client`, or the credentials of the first start. */
@@ -75,15 +84,4 @@ function readClient(given: string) {
   const client = { id: id ?? clientId, secret: secret ?? clientSecret }
   if (typeof client.id === 'string' && typeof client.secret === 'string') return client
   throw new Error(`${file} must have "id" and "secret" of a client`)
-}
-
-function findFolder(given: string | undefined): string {
-  const here = callerFolder()
-  const places =
-    given === undefined ? [here, path.join(here, FIRST_FOLDER)] : [path.resolve(here, given)]
-  const found = places.find((place) => existsSync(path.join(place, CONFIG)))
-  if (found !== undefined) return found
-  throw new Error(
-    `No ${CONFIG} in ${places.join(' or ')}; make a bot by \`botica init\`, or name its folder by --folder`,
-  )
 }

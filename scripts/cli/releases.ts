@@ -1,18 +1,9 @@
 /** The versions of a bot's code and their labels: `releases`, `promote`, `rollback`, `compare` and `dry-run`. */
+import { type Part, readParts } from './calls.ts'
 import type { BotFolder } from './folder.ts'
 import { note, printRows } from './print.ts'
 
 const POLL_MS = 500
-
-interface Part {
-  readonly name: string
-  readonly valueString?: string
-  readonly valueInteger?: number
-  readonly valueInstant?: string
-  readonly valueCode?: string
-  readonly valueUuid?: string
-  readonly part?: readonly Part[]
-}
 
 interface Answer {
   readonly parameter?: readonly Part[]
@@ -20,12 +11,10 @@ interface Answer {
 
 export async function printReleases({ medplum, operation }: BotFolder): Promise<void> {
   const { parameter = [] }: Answer = await medplum.get(operation('$releases'))
-  const rows = parameter.map(({ part = [] }) => ({
-    version: textIn(part, 'version') ?? '',
-    deployed: part.find(({ name }) => name === 'deployed')?.valueInstant ?? '',
-    labels: labelsIn(part).join(', '),
-    file: textIn(part, 'file') ?? '',
-  }))
+  const rows = parameter.map(({ part = [] }) => {
+    const { version = '', deployed = '', file = '' } = readParts<Record<string, string>>(part)
+    return { version, deployed, labels: labelsIn(part).join(', '), file }
+  })
   printRows(rows)
 }
 
@@ -36,6 +25,13 @@ function labelsIn(part: readonly Part[]): readonly string[] {
     const { name: next, valueInteger } = part[index + 1] ?? {}
     return [next === 'share' ? `${valueString} ${valueInteger} %` : String(valueString)]
   })
+}
+
+interface Move {
+  readonly label: string
+  readonly version: string
+  readonly previous: string
+  readonly share: number
 }
 
 interface PromoteOptions {
@@ -59,10 +55,7 @@ export async function rollback(
 }
 
 function printMove({ parameter = [] }: Answer): void {
-  const [label, version, previous] = ['label', 'version', 'previous'].map((name) =>
-    textIn(parameter, name),
-  )
-  const share = parameter.find(({ name }) => name === 'share')?.valueInteger
+  const { label, version, previous, share } = readParts<Move>(parameter)
   const before = previous === undefined || previous === version ? '' : `, before it was ${previous}`
   const calls = share === undefined ? '' : ` and gets ${share} % of the calls`
   note('green', `${label} is ${version}${before}${calls}`)
@@ -75,9 +68,9 @@ export async function compare(
 ): Promise<void> {
   const query = new URLSearchParams({ from, to })
   const { parameter = [] }: Answer = await medplum.get(operation(`$diff?${query}`))
-  const text = textIn(parameter, 'diff')
-  if (text === undefined) note('dim', 'no difference')
-  else process.stdout.write(text)
+  const { diff } = readParts<{ diff: string }>(parameter)
+  if (diff === undefined) note('dim', 'no difference')
+  else process.stdout.write(diff)
 }
 
 interface DryRunOptions {
@@ -101,30 +94,25 @@ export async function dryRun(
   })
   const parts = output?.parameter ?? []
   for (const { name, part = [] } of parts) if (name === 'run') printRun(part)
-  const [runs, same, different, skipped] = ['runs', 'same', 'different', 'notCompared'].map(
-    (name) => parts.find((part) => part.name === name)?.valueInteger ?? 0,
-  )
+  const report = readParts<Record<string, number>>(parts)
+  const { runs = 0, same = 0, different = 0, notCompared = 0 } = report
   const color = same === runs ? 'green' : 'yellow'
-  note(color, `${runs} runs: ${same} the same, ${different} different, ${skipped} not compared`)
+  note(color, `${runs} runs: ${same} the same, ${different} different, ${notCompared} not compared`)
 }
 
 function printRun(part: readonly Part[]): void {
-  const id = part.find(({ name }) => name === 'runId')?.valueUuid?.replace('urn:uuid:', '')
-  console.log(`run ${id} ${textIn(part, 'reason') ?? ''}`.trim())
+  const values = readParts<Record<string, string>>(part)
+  console.log(`run ${values.runId?.replace('urn:uuid:', '')} ${values.reason ?? ''}`.trim())
   for (const [sign, when] of [
     ['-', 'Before'],
     ['+', 'After'],
   ] as const) {
-    const status = part.find(({ name }) => name === `status${when}`)?.valueCode
-    const writes = textIn(part, `writes${when}`)
+    const status = values[`status${when}`]
+    const writes = values[`writes${when}`]
     const written = writes === undefined ? '' : `, writes ${writes}`
     if (status !== undefined) {
-      console.log(`${sign} ${status}${written}: ${textIn(part, `answer${when}`) ?? ''}`)
+      console.log(`${sign} ${status}${written}: ${values[`answer${when}`] ?? ''}`)
     }
   }
   for (const { name, valueString } of part) if (name === 'note') console.log(`  ${valueString}`)
-}
-
-function textIn(parts: readonly Part[], name: string): string | undefined {
-  return parts.find((part) => part.name === name)?.valueString
 }
