@@ -4,6 +4,7 @@
  */
 import { Readable } from 'node:stream'
 import type { ReadableStream } from 'node:stream/web'
+import pLimit, { type LimitFunction } from 'p-limit'
 import { readBody } from '../http/body.ts'
 import { type Context, caller, type Web } from '../http/context.ts'
 import { productVersion } from '../http/version.ts'
@@ -30,7 +31,8 @@ export async function answerMcp(ctx: Context, { services }: Web): Promise<void> 
   // Loaded on first use: its schemas take 25 MB and 0.1 s.
   loading ??= import('@modelcontextprotocol/server')
   const sdk = await loading
-  const inTurn = createTurns()
+  // The calls of a batch run one after the other: each may read megabytes.
+  const inTurn = pLimit(1)
   const handler = sdk.createMcpHandler(() => createServer(sdk, toolCaller, inTurn), {
     // Nothing is announced, so no client listens.
     maxSubscriptions: 0,
@@ -44,20 +46,10 @@ export async function answerMcp(ctx: Context, { services }: Web): Promise<void> 
   await sendResponse(ctx, await handler.fetch(request))
 }
 
-/** Runs the calls of a batch one after the other: each may read megabytes. */
-function createTurns() {
-  let last: Promise<unknown> = Promise.resolve()
-  return <Result>(work: () => Promise<Result>): Promise<Result> => {
-    const result = last.then(work, work)
-    last = result
-    return result
-  }
-}
-
 function createServer(
   { Server, ProtocolError, ProtocolErrorCode }: Sdk,
   toolCaller: ToolCaller,
-  inTurn: ReturnType<typeof createTurns>,
+  inTurn: LimitFunction,
 ) {
   const options = { capabilities: { tools: {} }, instructions: INSTRUCTIONS }
   const server = new Server({ name: 'botica', title: 'Botica', version }, options)

@@ -3,6 +3,7 @@
  * the caller's socket is WINDOW_BYTES behind, so that a slow reader slows the bot down.
  */
 import { randomUUID } from 'node:crypto'
+import pLimit from 'p-limit'
 import type { StreamRecord } from '../../shared/bots/run-records.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
@@ -90,7 +91,7 @@ class BotAnswer implements AnswerStream {
   #isEnded = false
   #isGone = false
   /** Carries out one call after the other. */
-  #last: Promise<unknown> = Promise.resolve()
+  readonly #inTurn = pLimit(1)
   #wake = () => {}
 
   constructor(
@@ -111,10 +112,9 @@ class BotAnswer implements AnswerStream {
     return { status: this.#head.status, bytes: this.#sent, chunks: this.#number }
   }
 
-  answer(payload: string): Promise<string> {
-    const done = this.#last.then(() => this.#carryOut(JSON.parse(payload)))
-    this.#last = done.catch(() => {})
-    return done.then(() => '{}')
+  async answer(payload: string): Promise<string> {
+    await this.#inTurn(() => this.#carryOut(JSON.parse(payload)))
+    return '{}'
   }
 
   progress(taken: number): void {

@@ -120,9 +120,9 @@ export class Fetches {
 class PartialBody {
   readonly #pieces: AsyncGenerator<Buffer>
   readonly #stop: AbortController
+  readonly #inTurn = pLimit(1)
   /** Asked for and not yet returned. */
   #next: Promise<IteratorResult<Buffer>> | undefined
-  #reading: Promise<unknown> = Promise.resolve()
 
   constructor(pieces: AsyncGenerator<Buffer>, stop: AbortController) {
     this.#pieces = pieces
@@ -181,12 +181,6 @@ class PartialBody {
       this.#next.catch(() => undefined)
     }
     return this.#next
-  }
-
-  #inTurn(read: () => Promise<Part>): Promise<Part> {
-    const part = this.#reading.then(read)
-    this.#reading = part.catch(() => undefined)
-    return part
   }
 }
 
