@@ -58,7 +58,6 @@ import { inviteMail, welcomeMail } from './mail-texts.ts'
 import {
   administeredProject,
   isProven,
-  requireUnlessLimited,
   revokeUnprovenLogins,
   voidCredentials,
 } from './ownership.ts'
@@ -339,8 +338,13 @@ export async function inviteMember(
   caller: Principal,
   { user, projectId, body, isStrict = false }: Invitee,
 ): Promise<Enrolment> {
-  const project = await administeredProject(services.principals, caller, projectId)
-  requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
+  const project = await administeredProject(
+    services.principals,
+    caller,
+    projectId,
+    ['ProjectMembership', 'create'],
+    ['User', 'create'],
+  )
   const { password, ...invitation }: Invitation = readInvitation(body, isStrict)
   if (invitation.email !== undefined) requireNamedMail(caller.declared, invitation.email)
   if (caller.declared !== undefined && invitation.details.admin === true) {

@@ -21,6 +21,7 @@ import { createSecurityRequest } from './security-requests.ts'
 import { patchUser, revokeUserLogins } from './users.ts'
 
 type Changes = Readonly<Record<string, unknown>>
+type Right = readonly [type: string, interaction: Interaction]
 
 const NO_FACTOR = { mfaSecret: undefined, mfaEnrolled: undefined }
 
@@ -97,11 +98,15 @@ export async function proveByProvider(
   await revokeUnprovenLogins(services, user.id ?? '')
 }
 
-/** Errors: 403 for callers other than project admins and for other projects, 404 for an unknown one. */
+/**
+ * Returns a project for its administrators; super admins with a policy need `rights` in it. Errors: 403 for callers
+ * other than project admins and for other projects, 404 for an unknown one.
+ */
 export async function administeredProject(
   principals: Principals,
   caller: Principal,
   projectId: string,
+  ...rights: readonly Right[]
 ): Promise<ProjectContext> {
   if (!caller.isSuperAdmin) {
     if (!caller.isProjectAdmin || caller.project.id !== projectId) throw forbidden()
@@ -109,14 +114,12 @@ export async function administeredProject(
   }
   const project = await principals.project(projectId)
   if (project === undefined) throw notFound()
+  requireUnlessLimited(caller, ...rights)
   return project
 }
 
 /** Limits a super admin with a policy to the types in it. Errors: 403. */
-export function requireUnlessLimited(
-  caller: Principal,
-  ...needs: readonly (readonly [type: string, interaction: Interaction])[]
-): void {
+export function requireUnlessLimited(caller: Principal, ...rights: readonly Right[]): void {
   if (!caller.isSuperAdmin) return
-  if (!needs.every(([type, interaction]) => may(caller, type, interaction))) throw forbidden()
+  if (!rights.every(([type, interaction]) => may(caller, type, interaction))) throw forbidden()
 }

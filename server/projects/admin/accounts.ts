@@ -1,6 +1,10 @@
 /** Accounts behind members: how far an invitation has got, new links, and the second factor. */
 
-import { type Principal, servicePrincipal } from '../../../shared/access/principal.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+} from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT, system } from '../../../shared/access/project-context.ts'
 import {
   badRequest,
@@ -29,10 +33,10 @@ import {
   recentLogins,
   revokeUserLogins,
 } from '../../../shared/projects/users.ts'
-import { recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { equals, find } from '../../../shared/store/lookups.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
+import { changeAudited } from '../audited-changes.ts'
 import { type MemberPath, readMember } from './members.ts'
 
 const LOGINS = 100
@@ -134,31 +138,33 @@ export async function inviteAgain(
   const sendEmail = fields.flag('sendEmail') ?? true
   fields.check()
   const { config, repository, principals } = services
-  const project = await administeredProject(principals, caller, path.projectId)
-  requireUnlessLimited(caller, ['ProjectMembership', 'update'], ['User', 'create'])
+  const project = await administeredProject(
+    principals,
+    caller,
+    path.projectId,
+    ['ProjectMembership', 'update'],
+    ['User', 'create'],
+  )
   const user = await readMemberUser(services, caller, path)
   const isOwn = projectOfUser(user) === project.id
   const { email, id: userId = '' } = user
   if (typeof email !== 'string') throw badRequest('The member has no e-mail address', 'email')
   if (isOwn && user.passwordHash !== undefined && isProven(user)) throw conflict(HAS_PASSWORD)
   if (!isOwn && !sendEmail) throw badRequest('Only a mail may hold this link', 'sendEmail')
-  const link = await repository.transaction(async (inside) => {
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'operation',
-      target: `ProjectMembership/${path.id}`,
-      fields: ['invitation'],
-    })
-    if (!isOwn && isProven(user)) {
-      await inside.addMail(project.id, welcomeMail(config, user, project.name))
-      return undefined
-    }
-    const isVoid = await voidCredentials(inside, user)
-    const actor = servicePrincipal(SYSTEM_PROJECT, caller)
-    const made = await createSecurityRequest(inside, actor, { type: 'invite', user })
-    const mail = inviteMail(config, email, { projectName: project.name, link: made, isVoid })
-    if (sendEmail || isVoid) await inside.addMail(project.id, mail)
-    return isOwn ? `${config.appUrl}setpassword/${made.id}/${made.secret}` : undefined
+  const link = await changeAudited(repository, caller, {
+    make: async (inside) => {
+      if (!isOwn && isProven(user)) {
+        await inside.addMail(project.id, welcomeMail(config, user, project.name))
+        return undefined
+      }
+      const isVoid = await voidCredentials(inside, user)
+      const actor = servicePrincipal(SYSTEM_PROJECT, caller)
+      const made = await createSecurityRequest(inside, actor, { type: 'invite', user })
+      const mail = inviteMail(config, email, { projectName: project.name, link: made, isVoid })
+      if (sendEmail || isVoid) await inside.addMail(project.id, mail)
+      return isOwn ? `${config.appUrl}setpassword/${made.id}/${made.secret}` : undefined
+    },
+    record: accountChange(project, path, 'invitation'),
   })
   if (!isProven(user)) await revokeUnprovenLogins(services, userId)
   return { link, isMailed: sendEmail }
@@ -179,22 +185,22 @@ export async function resetFactor(
   fields.oneOf('method', ['totp'])
   fields.check()
   const { repository, principals } = services
-  const project = await administeredProject(principals, caller, path.projectId)
-  requireUnlessLimited(caller, ['ProjectMembership', 'update'], ['User', 'update'])
+  const project = await administeredProject(
+    principals,
+    caller,
+    path.projectId,
+    ['ProjectMembership', 'update'],
+    ['User', 'update'],
+  )
   const user = await readMemberUser(services, caller, path)
   const { id = '' } = user
   if (projectOfUser(user) !== project.id && !caller.isSuperAdmin) {
     throw forbiddenByPlatform('The account belongs to the whole service: ask its administrators')
   }
   if (user.mfaEnrolled !== true) throw badRequest('User not enrolled in MFA')
-  await repository.transaction(async (inside) => {
-    await patchUser(inside, id, { mfaEnrolled: false, mfaSecret: undefined })
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'operation',
-      target: `ProjectMembership/${path.id}`,
-      fields: ['mfa'],
-    })
+  await changeAudited(repository, caller, {
+    make: (inside) => patchUser(inside, id, { mfaEnrolled: false, mfaSecret: undefined }),
+    record: accountChange(project, path, 'mfa'),
   })
   await revokeUserLogins(services, id, () => true)
   await notifyOwner(services, user, 'the second factor was removed')
@@ -209,21 +215,28 @@ export async function mailReset(
 ): Promise<void> {
   new Fields(body).check()
   const { config, repository, principals, redis } = services
-  const project = await administeredProject(principals, caller, path.projectId)
-  requireUnlessLimited(caller, ['ProjectMembership', 'update'], ['User', 'update'])
+  const project = await administeredProject(
+    principals,
+    caller,
+    path.projectId,
+    ['ProjectMembership', 'update'],
+    ['User', 'update'],
+  )
   const user = await readMemberUser(services, caller, path)
   const { email } = user
   if (typeof email !== 'string') throw badRequest('The member has no e-mail address', 'email')
   if (!(await allowLinkMail(redis, user))) throw tooManyRequests(3600)
-  await repository.transaction(async (inside) => {
-    const actor = servicePrincipal(SYSTEM_PROJECT, caller)
-    const link = await createSecurityRequest(inside, actor, { type: 'reset', user })
-    await inside.addMail(project.id, resetMail(config, email, link))
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'operation',
-      target: `ProjectMembership/${path.id}`,
-      fields: ['password'],
-    })
+  await changeAudited(repository, caller, {
+    make: async (inside) => {
+      const actor = servicePrincipal(SYSTEM_PROJECT, caller)
+      const link = await createSecurityRequest(inside, actor, { type: 'reset', user })
+      await inside.addMail(project.id, resetMail(config, email, link))
+    },
+    record: accountChange(project, path, 'password'),
   })
+}
+
+function accountChange(project: ProjectContext, { id }: MemberPath, field: string) {
+  const target = `ProjectMembership/${id}`
+  return { project, interaction: 'operation', target, fields: [field] } as const
 }

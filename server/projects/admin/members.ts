@@ -20,6 +20,7 @@ import { compilePatch } from '../../../shared/rest/patch/fhirpath.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
+import { changeAudited } from '../audited-changes.ts'
 
 const TYPE = 'ProjectMembership'
 
@@ -34,8 +35,7 @@ export async function readMember(
   caller: Principal,
   path: MemberPath,
 ): Promise<Version> {
-  await administeredProject(services.principals, caller, path.projectId)
-  requireUnlessLimited(caller, [TYPE, 'read'])
+  await administeredProject(services.principals, caller, path.projectId, [TYPE, 'read'])
   return await requireMemberVersion(services, caller, path)
 }
 
@@ -79,19 +79,12 @@ export async function removeMember(
   options: WriteOptions,
 ): Promise<Version> {
   const { repository, principals } = services
-  const project = await administeredProject(principals, caller, path.projectId)
-  requireUnlessLimited(caller, [TYPE, 'delete'])
+  const project = await administeredProject(principals, caller, path.projectId, [TYPE, 'delete'])
   await requireMemberVersion(services, caller, path)
-  const deletion = await repository.transaction(async (inside) => {
-    const deleted = await inside.delete(unlimited(caller), TYPE, path.id, options)
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'delete',
-      target: `${TYPE}/${path.id}`,
-    })
-    return deleted
+  return await changeAudited(repository, caller, {
+    make: (inside) => inside.delete(unlimited(caller), TYPE, path.id, options),
+    record: { project, interaction: 'delete', target: `${TYPE}/${path.id}` },
   })
-  return deletion
 }
 
 interface MemberChange {
@@ -107,29 +100,22 @@ async function change(
   { interaction, apply, options }: MemberChange,
 ): Promise<WriteResult> {
   const { repository, principals } = services
-  const project = await administeredProject(principals, caller, path.projectId)
-  requireUnlessLimited(caller, [TYPE, 'update'])
+  const project = await administeredProject(principals, caller, path.projectId, [TYPE, 'update'])
   await requireMemberVersion(services, caller, path)
-  const written = await repository.transaction(async (inside) => {
-    let fields: readonly string[] = []
-    const next = (current: Resource) => {
-      const changed = withFixed(current, apply(current))
-      requireValid(changed, { strict: true })
-      fields = changedFields(current, changed)
-      return changed
-    }
-    const result = await inside.patch(unlimited(caller), { type: TYPE, id: path.id }, next, options)
-    if (result.outcome !== 'unchanged') {
-      await recordChange(inside, caller, {
-        project,
-        interaction,
-        target: `${TYPE}/${path.id}`,
-        fields,
-      })
-    }
-    return result
+  let fields: readonly string[] = []
+  const next = (current: Resource) => {
+    const changed = withFixed(current, apply(current))
+    requireValid(changed, { strict: true })
+    fields = changedFields(current, changed)
+    return changed
+  }
+  return await changeAudited(repository, caller, {
+    make: (inside) => inside.patch(unlimited(caller), { type: TYPE, id: path.id }, next, options),
+    record: ({ outcome }) =>
+      outcome === 'unchanged'
+        ? undefined
+        : { project, interaction, target: `${TYPE}/${path.id}`, fields },
   })
-  return written
 }
 
 /** Removes the policy, already checked for this interaction; the write rules of memberships still apply. */

@@ -13,14 +13,14 @@ import { checkBot } from '../../../shared/fhir/schedule.ts'
 import { defined, Fields } from '../../../shared/projects/fields.ts'
 import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import { createBot, createClient, newProject } from '../../../shared/projects/provision.ts'
-import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import { givenFields } from '../../../shared/request/admin-audit.ts'
 import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireProviderRight } from '../../../shared/store/write/authorize.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
+import { changeAudited } from '../audited-changes.ts'
 
 /** Fields of a Project that its administrators replace as a whole. */
 type ProjectList = 'secret' | 'setting' | 'site'
@@ -37,16 +37,14 @@ export async function createProject(
   requireUnlessLimited(caller, ['Project', 'create'])
   const project = newProject(body, config)
   requireValid(project, { strict: true })
-  return await repository.transaction(async (inside) => {
-    const written = await inside.create(caller, project)
-    const target = `Project/${written.id}`
-    await recordChange(inside, caller, {
+  return await changeAudited(repository, caller, {
+    make: (inside) => inside.create(caller, project),
+    record: ({ id }) => ({
       project: caller.project,
       interaction: 'create',
-      target,
+      target: `Project/${id}`,
       fields: givenFields(project),
-    })
-    return written
+    }),
   })
 }
 
@@ -56,8 +54,7 @@ export async function readProject(
   caller: Principal,
   projectId: string,
 ) {
-  const { quota } = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Project', 'read'])
+  const { quota } = await administeredProject(principals, caller, projectId, ['Project', 'read'])
   const version = await repository.read(
     servicePrincipal(SYSTEM_PROJECT, caller),
     'Project',
@@ -94,26 +91,24 @@ export async function replaceProjectList(
   caller: Principal,
   { projectId, list, body, options }: ListReplacement,
 ): Promise<WriteResult> {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Project', 'update'])
+  const project = await administeredProject(principals, caller, projectId, ['Project', 'update'])
   const items = checkedItems(list, body)
   const actor = servicePrincipal(SYSTEM_PROJECT, caller)
-  return await repository.transaction(async (inside) => {
-    const replace = (current: Resource) => {
-      const { [list]: _, ...rest } = current
-      // FHIR does not allow empty arrays, so the element is removed.
-      const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
-      requireValid(next, { strict: true })
-      return next
-    }
-    const written = await inside.patch(actor, { type: 'Project', id: projectId }, replace, options)
-    await recordChange(inside, caller, {
+  const replace = (current: Resource) => {
+    const { [list]: _, ...rest } = current
+    // FHIR does not allow empty arrays, so the element is removed.
+    const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
+    requireValid(next, { strict: true })
+    return next
+  }
+  return await changeAudited(repository, caller, {
+    make: (inside) => inside.patch(actor, { type: 'Project', id: projectId }, replace, options),
+    record: {
       project,
       interaction: 'update',
       target: `Project/${projectId}`,
       fields: [list],
-    })
-    return written
+    },
   })
 }
 
@@ -153,8 +148,13 @@ export async function addClient(
   projectId: string,
   body: Record<string, unknown>,
 ): Promise<WriteResult> {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['ClientApplication', 'create'], ['ProjectMembership', 'create'])
+  const project = await administeredProject(
+    principals,
+    caller,
+    projectId,
+    ['ClientApplication', 'create'],
+    ['ProjectMembership', 'create'],
+  )
   const fields = new Fields(body)
   const client = defined({
     name: fields.requiredText('name', 'Client name is required'),
@@ -169,9 +169,11 @@ export async function addClient(
   fields.ignore('resourceType')
   fields.check()
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
-  return await recorded(repository, caller, project, (inside, actor) =>
-    createClient(inside, actor, project, { client, accessPolicy }),
-  )
+  const actor = servicePrincipal(SYSTEM_PROJECT, caller)
+  return await changeAudited(repository, caller, {
+    make: (inside) => createClient(inside, actor, project, { client, accessPolicy }),
+    record: ({ type, id }) => ({ project, interaction: 'create', target: `${type}/${id}` }),
+  })
 }
 
 /** Errors: 403, 404, 400 with one issue per field. */
@@ -181,8 +183,13 @@ export async function addBot(
   projectId: string,
   body: Record<string, unknown>,
 ): Promise<WriteResult> {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Bot', 'create'], ['ProjectMembership', 'create'])
+  const project = await administeredProject(
+    principals,
+    caller,
+    projectId,
+    ['Bot', 'create'],
+    ['ProjectMembership', 'create'],
+  )
   const fields = new Fields(body)
   const bot = defined({
     name: fields.requiredText('name', 'Bot name is required'),
@@ -195,23 +202,10 @@ export async function addBot(
   fields.ignore('resourceType')
   fields.check()
   checkBot({ ...bot, resourceType: 'Bot' })
-  return await recorded(repository, caller, project, (inside, actor) =>
-    createBot(inside, actor, project, { bot, accessPolicy }),
-  )
-}
-
-/** Runs a creation and writes its AuditEvent in one transaction. */
-async function recorded(
-  repository: Repository,
-  caller: Principal,
-  project: ProjectContext,
-  create: (inside: Repository, actor: Principal) => Promise<WriteResult>,
-): Promise<WriteResult> {
-  return await repository.transaction(async (inside) => {
-    const written = await create(inside, servicePrincipal(SYSTEM_PROJECT, caller))
-    const target = `${written.type}/${written.id}`
-    await recordChange(inside, caller, { project, interaction: 'create', target })
-    return written
+  const actor = servicePrincipal(SYSTEM_PROJECT, caller)
+  return await changeAudited(repository, caller, {
+    make: (inside) => createBot(inside, actor, project, { bot, accessPolicy }),
+    record: ({ type, id }) => ({ project, interaction: 'create', target: `${type}/${id}` }),
   })
 }
 
@@ -221,8 +215,7 @@ export async function botStats(
   caller: Principal,
   projectId: string,
 ) {
-  await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Bot', 'read'])
+  await administeredProject(principals, caller, projectId, ['Bot', 'read'])
   const [bots, lanes, published] = await Promise.all([
     readBotStats(redis, projectId),
     readLanes({ redis, queues }, projectId),

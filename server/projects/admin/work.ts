@@ -4,7 +4,7 @@ import { listScheduledBots, readSchedule } from '../../../shared/bots/schedules.
 import { badRequest } from '../../../shared/core/errors.ts'
 import { typeName } from '../../../shared/fhir/definitions.ts'
 import { checkTiming, nextOccurrences, parseSchedule } from '../../../shared/fhir/schedule.ts'
-import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
+import { administeredProject } from '../../../shared/projects/ownership.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { estimateStorage } from '../../../shared/store/read/summaries.ts'
 import { DELIVERY_KINDS } from '../../../shared/subscriptions/deliveries.ts'
@@ -17,8 +17,7 @@ export async function schedules(
   caller: Principal,
   projectId: string,
 ) {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Bot', 'read'])
+  const project = await administeredProject(principals, caller, projectId, ['Bot', 'read'])
   const found = await listScheduledBots(database, project.number)
   return {
     schedules: found.map(({ bot, ...times }) => ({
@@ -53,8 +52,7 @@ export async function subscriptionStates(
   caller: Principal,
   projectId: string,
 ) {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Subscription', 'read'])
+  const project = await administeredProject(principals, caller, projectId, ['Subscription', 'read'])
   const states = await listSubscriptionStates(database, project.number)
   return {
     subscriptions: states.map(({ id, ...state }) => ({
@@ -70,8 +68,7 @@ export async function storage(
   caller: Principal,
   projectId: string,
 ) {
-  const project = await administeredProject(principals, caller, projectId)
-  requireUnlessLimited(caller, ['Project', 'read'])
+  const project = await administeredProject(principals, caller, projectId, ['Project', 'read'])
   return await estimateStorage(database, project.number)
 }
 
