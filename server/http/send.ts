@@ -6,11 +6,11 @@ import { allOk } from '../../shared/core/errors.ts'
 import { yieldTurn } from '../../shared/core/yielding.ts'
 import { readChunks, release } from '../../shared/outbound/storage/storage.ts'
 import { FHIR_JSON, versionHeaders } from '../../shared/request/reply.ts'
-import type { FhirReply } from '../../shared/request/request.ts'
+import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import { present } from '../../shared/store/rows/rows.ts'
 import type { Version } from '../../shared/store/rows/version.ts'
 import { discardBody } from './body.ts'
-import { type Context, caller } from './context.ts'
+import { type Context, caller, type ThreadCaller, type Web } from './context.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
@@ -26,6 +26,23 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   else await sendContent(ctx, status, content)
   // After the body: Koa turns an empty one into a 204.
   ctx.status = status
+}
+
+interface Runs {
+  here(): Promise<FhirReply>
+  threadCaller(): ThreadCaller
+}
+
+/** Sends the reply to a request, which runs in the thread for large bodies if it has one. */
+export async function sendByEither(
+  ctx: Context,
+  { services, large }: Web,
+  request: FhirRequest,
+  { here, threadCaller }: Runs,
+): Promise<void> {
+  const isLarge = (request.body?.length ?? 0) > services.config.largeBodyBytes
+  const reply = isLarge ? large?.handleRequest(threadCaller(), request) : undefined
+  await send(ctx, await (reply ?? here()))
 }
 
 /** Sends a page that loads only from this service and from `sources`; it is not framed. */

@@ -3,7 +3,7 @@ import { acceptEhrTokens } from '../cds/ehr-tokens.ts'
 import { answerCds, describeServices } from '../cds/services.ts'
 import { readBody } from '../http/body.ts'
 import { type Context, caller, requestIn, type ThreadCaller, type Web } from '../http/context.ts'
-import { send } from '../http/send.ts'
+import { sendByEither } from '../http/send.ts'
 import { credentialsIn } from '../middleware/authenticate.ts'
 import { disconnectSignal } from '../middleware/failures.ts'
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
@@ -51,29 +51,27 @@ const TEXTS: RouteTexts = {
 }
 
 export function cdsRoutes(web: Web): RouteFamily {
-  const { services, large } = web
-  const { maxBodyBytes, largeBodyBytes } = services.config
+  const { services } = web
   const routes = createRoutes({ texts: TEXTS, outside: [acceptEhrTokens(web)] })
 
   routes.get('/cds-services', 'signed-in', async (ctx) => {
     ctx.body = await describeServices(services, caller(ctx).principal)
   })
   const answer = async (ctx: Context) => {
-    const body = await readBody(ctx, maxBodyBytes)
+    const body = await readBody(ctx, services.config.maxBodyBytes)
     const request = { ...requestIn(ctx, ctx.path.slice(1), body), signal: disconnectSignal(ctx) }
     ctx.state.bot = ctx.params.id
-    const isLarge = large !== undefined && (body?.length ?? 0) > largeBodyBytes
-    const reply = isLarge
-      ? large.handleRequest(threadCaller(services, ctx), request)
-      : answerCds(services, caller(ctx).principal, request)
-    await send(ctx, await reply)
+    await sendByEither(ctx, web, request, {
+      here: () => answerCds(services, caller(ctx).principal, request),
+      threadCaller: () => toThreadCaller(services, ctx),
+    })
   }
   routes.post(['/cds-services/:id', '/cds-services/:id/feedback'], 'signed-in', answer)
   return routes
 }
 
 /** A JWT of an EHR works once, so the thread gets the membership that it proved. */
-function threadCaller(services: Web['services'], ctx: Context): ThreadCaller {
+function toThreadCaller(services: Web['services'], ctx: Context): ThreadCaller {
   const { proven } = ctx.state
   if (proven === undefined) return { ...credentialsIn(services, ctx), sends: 'hook' }
   return { ehr: proven.membership.id ?? '' }

@@ -11,7 +11,7 @@ import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { parseJsonBody, readBody } from '../http/body.ts'
 import { type Context, caller, requestIn, type Web } from '../http/context.ts'
-import { send } from '../http/send.ts'
+import { sendByEither } from '../http/send.ts'
 import { credentialsIn } from '../middleware/authenticate.ts'
 import { idempotentRequests } from '../middleware/once.ts'
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
@@ -107,17 +107,15 @@ const PATIENCE_MS = 60_000
 
 /** `/email/v1/send`. */
 export function emailRoutes(web: Web): RouteFamily {
-  const { services, large } = web
-  const { maxBodyBytes, largeBodyBytes } = services.config
+  const { services } = web
   const routes = createRoutes({ texts: EMAIL_TEXTS, inside: [idempotentRequests(web)] })
   routes.post('/email/v1/send', 'administrator', async (ctx) => {
-    const body = await readBody(ctx, maxBodyBytes)
+    const body = await readBody(ctx, services.config.maxBodyBytes)
     const request = requestIn(ctx, ctx.path.slice(1), body)
-    const isLarge = large !== undefined && (body?.length ?? 0) > largeBodyBytes
-    const reply = isLarge
-      ? large.handleRequest({ ...credentialsIn(services, ctx), sends: 'mail' }, request)
-      : mail(services, caller(ctx).principal, request)
-    await send(ctx, await reply)
+    await sendByEither(ctx, web, request, {
+      here: () => mail(services, caller(ctx).principal, request),
+      threadCaller: () => ({ ...credentialsIn(services, ctx), sends: 'mail' }),
+    })
   })
   return routes
 }

@@ -12,7 +12,7 @@ import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
 import { readBody } from '../http/body.ts'
 import { type Context, requestIn, type Web } from '../http/context.ts'
-import { send } from '../http/send.ts'
+import { sendByEither } from '../http/send.ts'
 import { disconnectSignal } from '../middleware/failures.ts'
 import { createRoutes, type RouteFamily, type RouteTexts } from './table.ts'
 
@@ -34,7 +34,8 @@ const TEXTS: RouteTexts = {
 
 const RUNS_PER_MINUTE = 600
 
-export function webhookRoutes({ services, large }: Web): RouteFamily {
+export function webhookRoutes(web: Web): RouteFamily {
+  const { services } = web
   const { config, redis, log } = services
   const limiter = createLimiter('webhook', redis, log)
   const routes = createRoutes({ texts: TEXTS })
@@ -50,11 +51,10 @@ export function webhookRoutes({ services, large }: Web): RouteFamily {
     }
     const body = await readBody(ctx, config.maxBodyBytes)
     const request = { ...requestIn(ctx, ctx.path.slice(1), body), signal: disconnectSignal(ctx) }
-    const isLarge = large !== undefined && (body?.length ?? 0) > config.largeBodyBytes
-    const reply = isLarge
-      ? large.handleRequest({ webhook: id }, request)
-      : runWebhook(services, id, request)
-    await send(ctx, await reply)
+    await sendByEither(ctx, web, request, {
+      here: () => runWebhook(services, id, request),
+      threadCaller: () => ({ webhook: id }),
+    })
   }
 
   routes.on(['GET', 'POST'], '/webhook/:id', 'address', async (ctx) => {
