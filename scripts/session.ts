@@ -14,25 +14,28 @@ export function serviceAddress(): string {
 
 /** Errors: the service's message, or that it is unreachable. */
 export async function signIn(baseUrl: string, client: Client): Promise<MedplumClient> {
-  const medplum = new MedplumClient({ baseUrl, fetch: fetchOrSay, cacheTime: 0 })
+  const medplum = new MedplumClient({ baseUrl, fetch: fetchWithHint, cacheTime: 0 })
   try {
     await medplum.startClientLogin(client.id, client.secret)
   } catch (error) {
-    if (error instanceof NobodyAnswers) throw error
+    if (error instanceof ServiceUnreachable) throw error
     throw new Error(`${baseUrl} does not admit client ${client.id}: ${normalizeErrorString(error)}`)
   }
   return medplum
 }
 
-class NobodyAnswers extends Error {}
+class ServiceUnreachable extends Error {}
 
-async function fetchOrSay(url: string | URL | Request, options?: RequestInit): Promise<Response> {
+async function fetchWithHint(
+  url: string | URL | Request,
+  options?: RequestInit,
+): Promise<Response> {
   try {
     return await fetch(url, options)
   } catch (error) {
     if (options?.signal?.aborted) throw error
     const { origin } = new URL(url instanceof Request ? url.url : url)
-    throw new NobodyAnswers(`No service answers at ${origin}; is \`npm start\` running?`)
+    throw new ServiceUnreachable(`No service answers at ${origin}; is \`npm start\` running?`)
   }
 }
 

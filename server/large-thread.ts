@@ -38,7 +38,7 @@ const bundles = pLimit(Math.max(1, Math.floor(config.webMemoryMb / BUNDLE_MB)))
 parentPort?.on('message', (message: ToThread) => {
   if (message.kind === 'call') void run(message.id, message.caller, message.request)
   else if (message.kind === 'abort') running.get(message.id)?.abort(new ClientDisconnected())
-  else if (message.kind === 'send away') services.queues.sendAway()
+  else if (message.kind === 'detach') services.queues.detachWaitingCallers()
   else void stop()
 })
 

@@ -16,10 +16,10 @@ import { createMetrics } from './http/metrics.ts'
 import { openLargeBodies } from './large/large-bodies.ts'
 import { openSockets } from './sockets.ts'
 
-export interface Listening {
+interface Listening {
   readonly port: number
   /** Sends callers of running bots the address of the result. */
-  sendAway(): void
+  detachWaitingCallers(): void
   /**
    * Accepts requests for `drainMs` more, closing each connection with its reply, then refuses new connections.
    * Resolves after the last reply, or after `patienceMs`, when the rest is cut off.
@@ -80,9 +80,9 @@ export async function listen(services: Services, port: number): Promise<Listenin
   return {
     // A TCP server's address is never a string.
     port: (server.address() as AddressInfo).port,
-    sendAway() {
-      services.queues.sendAway()
-      largeBodies.sendAway()
+    detachWaitingCallers() {
+      services.queues.detachWaitingCallers()
+      largeBodies.detachWaitingCallers()
     },
     async stop(patienceMs, drainMs = 0) {
       stopping = true

@@ -14,7 +14,7 @@ import { listen } from './listen.ts'
 
 const FINISH_MS = 25_000
 /** After this time, callers of running bots get the address of the result. */
-const SEND_AWAY_MS = 20_000
+const DETACH_MS = 20_000
 
 async function main(): Promise<void> {
   const config = readConfig()
@@ -26,7 +26,7 @@ async function main(): Promise<void> {
   log.info({ port: listening.port, baseUrl: config.baseUrl }, 'listening')
   publishWebLoad(services.redis)
   stopOnSignal(log, async (signal) => {
-    const late = setTimeout(() => listening.sendAway(), SEND_AWAY_MS)
+    const late = setTimeout(() => listening.detachWaitingCallers(), DETACH_MS)
     // SIGTERM comes from a platform whose router may still send requests; SIGINT from a terminal.
     await listening.stop(FINISH_MS, signal === 'SIGTERM' ? timings.drainMs : 0)
     clearTimeout(late)

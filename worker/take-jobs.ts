@@ -29,7 +29,7 @@ import { createEventMetrics } from './subscriptions/audit.ts'
 import { startEvents } from './subscriptions/deliver.ts'
 import { createSocketHooks } from './subscriptions/sockets.ts'
 
-export interface TakingJobs {
+interface TakingJobs {
   /** Takes no new jobs and waits for current work, then abandons the rest. */
   stop(finishMs: number): Promise<void>
 }

@@ -14,7 +14,7 @@ import type { LargeWork, ThreadCaller } from '../http/context.ts'
 
 interface LargeBodies extends LargeWork {
   /** Sends callers of running bots the address of the result. */
-  sendAway(): void
+  detachWaitingCallers(): void
   close(): Promise<void>
 }
 
@@ -58,8 +58,8 @@ export function openLargeBodies({ config, log }: Services): LargeBodies {
       running ??= start()
       return await ask(running, ++lastCall, caller, request)
     },
-    sendAway() {
-      running?.worker.postMessage({ kind: 'send away' } satisfies ToThread)
+    detachWaitingCallers() {
+      running?.worker.postMessage({ kind: 'detach' } satisfies ToThread)
     },
     async close() {
       const { worker } = running ?? {}
@@ -162,7 +162,7 @@ export type ToThread =
       readonly request: PlainRequest
     }
   | { readonly kind: 'abort'; readonly id: number }
-  | { readonly kind: 'send away' | 'stop' }
+  | { readonly kind: 'detach' | 'stop' }
 
 export type Answer = { readonly id: number; readonly databaseMs: number } & (
   | { readonly reply: PlainReply; readonly failure?: undefined }

@@ -10,7 +10,7 @@ import { sendOk } from '../http/send.ts'
 import { findClient } from '../identity/auth/apps.ts'
 import { denyLogin, describeConsent } from '../identity/auth/consent.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
-import { type Fields, readFields } from '../identity/auth/fields.ts'
+import { readFields, type SignInFields } from '../identity/auth/fields.ts'
 import {
   chooseProfile,
   chooseScope,
@@ -173,7 +173,7 @@ const TEXTS: RouteTexts = {
   },
 }
 
-type Act<T> = (services: Services, ctx: Context, fields: Fields) => Promise<T>
+type Act<T> = (services: Services, ctx: Context, fields: SignInFields) => Promise<T>
 
 /** Answered with the next step. */
 const STEPS: Readonly<Record<string, Act<object>>> = {

@@ -145,12 +145,12 @@ async function runNow(
   const { services, principal, request, takesStream = false } = call
   const { config, queues } = services
   const waitMs = prefer.waitMs ?? config.executeWaitMs
-  const mayBeLate = maySendAway(call, prefer)
+  const mayBeLate = mayDetachCaller(call, prefer)
   const wait = { waitMs, signal: request.signal, mayBeLate }
   const running = takesStream ? queues.executeStreaming(job, wait) : queues.execute(job, wait)
   const reply =
     (await running.catch((error: unknown) => interruptedIfKeyed(call, job, error))) ??
-    (await sendAway(call, found, job, prefer))
+    (await detachCaller(call, found, job, prefer))
   if (reply instanceof StreamedAnswer) return streamReply(reply, job)
   if ('headers' in reply) return reply
   const wantsContent = call.isWebhook === true || request.method === 'GET'
@@ -186,7 +186,10 @@ function streamReply(answer: StreamedAnswer, job: ExecuteJob): FhirReply {
   }
 }
 
-function maySendAway({ services, mustAnswer }: RunCall, { respondAsync }: RunPreferences): boolean {
+function mayDetachCaller(
+  { services, mustAnswer }: RunCall,
+  { respondAsync }: RunPreferences,
+): boolean {
   return respondAsync || (!mustAnswer && services.config.executeDeadline === 'accept')
 }
 
@@ -198,7 +201,7 @@ function interruptedIfKeyed({ request }: RunCall, job: ExecuteJob, error: unknow
 }
 
 /** At the end of the wait, continues the run under a status URL, or cancels it when 202 is not wanted. */
-async function sendAway(
+async function detachCaller(
   call: RunCall,
   found: FoundBot,
   job: ExecuteJob,
@@ -206,7 +209,7 @@ async function sendAway(
 ): Promise<FhirReply | ExecuteReply> {
   const { services, principal, request } = call
   const { config, queues } = services
-  if (!maySendAway(call, prefer)) {
+  if (!mayDetachCaller(call, prefer)) {
     await queues.cancel(job.runId, job.projectId)
     const seconds = Math.min(
       prefer.waitMs ?? config.executeWaitMs,

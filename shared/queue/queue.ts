@@ -146,8 +146,8 @@ export class Queues implements LiveWorkers {
     }
   }
 
-  sendAway(): void {
-    this.#parts.replies.sendAway()
+  detachWaitingCallers(): void {
+    this.#parts.replies.detachWaitingCallers()
   }
 
   /** Marks a run as late; returns its reply if it has finished. */

@@ -105,7 +105,8 @@ export class Replies {
     this.#withdraw(job).catch(() => undefined)
   }
 
-  sendAway(): void {
+  /** Ends all waits; the callers get the address of the result. */
+  detachWaitingCallers(): void {
     for (const { settle } of [...this.#waiting.values()]) settle(undefined)
   }
 
@@ -114,7 +115,7 @@ export class Replies {
     this.#gaps?.close()
     for (const listening of this.#listening) listening.close().catch(() => undefined)
     for (const stream of this.#streams.values()) stream.cut('The process ends')
-    this.sendAway()
+    this.detachWaitingCallers()
   }
 
   /** The first message of a stream is the answer of its waiter; without one the run learns that its caller has gone. */

@@ -124,8 +124,8 @@ export class Runs {
     const sent = runScript(this.connection, REPLY, names, values)
     // A caller past its wait time got a status URL, even if Redis has lost the mark.
     const isOver = this.presence.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
-    const isSentAway = job.asynchronous === true || (isOver && reply.streamed === undefined)
-    return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
+    const isDetached = job.asynchronous === true || (isOver && reply.streamed === undefined)
+    return { isLate: sent.then((late) => isDetached || late !== null), isNearEnd }
   }
 
   wasCancelled(runId: string): boolean {

@@ -96,7 +96,7 @@ function startLiveLog(
   const { runId, requester, traceId } = job
   const bot = botAddress(job)
   const project = session.principal.project.number
-  const tell = (...events: BotLogEvent[]) => followed.tell(bot, { project, events })
+  const report = (...events: BotLogEvent[]) => followed.tell(bot, { project, events })
   const start: BotLogEvent = {
     type: 'start',
     runId,
@@ -112,7 +112,7 @@ function startLiveLog(
       ...(isStartSent ? [] : [start]),
       ...(text === '' ? [] : [{ type: 'log' as const, runId, text: redact(text) }]),
     ]
-    if (events.length > 0) tell(...events)
+    if (events.length > 0) report(...events)
     isStartSent = true
   }
   return {
@@ -120,7 +120,7 @@ function startLiveLog(
     end({ failure, endedAt, result, log }: RunRecord): void {
       if (!isHeard && !followed.has(bot)) return
       const isLogSent = isHeard || log === ''
-      tell(
+      report(
         ...(isStartSent ? [] : [start]),
         ...(isLogSent ? [] : [{ type: 'log' as const, runId, text: log }]),
         {

@@ -180,7 +180,7 @@ export interface Done {
 export type Attempted = Done | { readonly kind: 'back'; readonly delayMs: number }
 
 /** Time within which a caller gets the status URL after its wait is over. */
-const SENT_AWAY_MS = 2000
+const DETACH_MS = 2000
 
 export async function refusal(
   runs: Runs,
@@ -193,8 +193,8 @@ export async function refusal(
     return { kind: 'done', reply: interrupted(runId), failure: 'interrupted' }
   }
   const now = runs.presence.now()
-  const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
-  const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
+  const detachedBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + DETACH_MS
+  const isUnwanted = now > detachedBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined
   return endedBy(runId, 'timeout', 'timeout', 'Bot run waited too long for a worker')
 }

@@ -63,7 +63,7 @@ export function startSchedules(
 /** Queues occurrences due by `now`; true: there may be more. */
 async function runDue(services: Services, metrics: ScheduleMetrics, now: Date): Promise<boolean> {
   const { plans, isCut } = await planDue(services, now)
-  for (const plan of plans) await tell(services, metrics, plan)
+  for (const plan of plans) await reportSkipped(services, metrics, plan)
   const occurrences = await claimOccurrences(services.database, services.queues.home, now, AT_ONCE)
   for (const occurrence of occurrences) await enqueue(services, metrics, occurrence, now.getTime())
   return isCut || occurrences.length === AT_ONCE
@@ -85,7 +85,7 @@ export async function settleOccurrence(
   return await buryOccurrence(database, { key: [runId], token }, projectId, error)
 }
 
-async function tell(
+async function reportSkipped(
   services: Services,
   metrics: ScheduleMetrics,
   { row, overlapped, missed }: Planned,

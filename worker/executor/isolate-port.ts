@@ -138,15 +138,18 @@ export interface FollowedLog {
 const EVERY_MS = 250
 
 /** `ask` returns the whole log, or rejects when its isolate has ended. */
-export function followLog(ask: () => Promise<unknown>, tell: (text: string) => void): FollowedLog {
+export function followLog(
+  ask: () => Promise<unknown>,
+  report: (text: string) => void,
+): FollowedLog {
   let sent = ''
   let sentAt = performance.now()
   let isOver = false
 
-  async function tellNews(): Promise<void> {
+  async function reportNews(): Promise<void> {
     const log = await ask()
     if (isOver || typeof log !== 'string') return
-    tell(newLines(sent, log))
+    report(newLines(sent, log))
     sent = log
     sentAt = performance.now()
   }
@@ -156,7 +159,7 @@ export function followLog(ask: () => Promise<unknown>, tell: (text: string) => v
       if (performance.now() - sentAt < EVERY_MS) return
       // A busy isolate answers when idle, so one request at a time is enough.
       sentAt = Number.POSITIVE_INFINITY
-      tellNews().catch(() => {})
+      reportNews().catch(() => {})
     },
     rest(log) {
       isOver = true

@@ -14,7 +14,7 @@ import { type Resource, targetIn } from '../../../shared/fhir/resource.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 
 const DEFAULT_SCOPE = 'openid'
 const LAUNCH_MS = 600_000
@@ -54,7 +54,7 @@ export function launchElements(launch: Launch | undefined) {
   }
 }
 
-export function signInRequest(fields: Fields): SignInRequest {
+export function signInRequest(fields: SignInFields): SignInRequest {
   const scope = fields.optional('scope') ?? DEFAULT_SCOPE
   return {
     clientId: fields.optional('clientId'),

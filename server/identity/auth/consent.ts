@@ -11,7 +11,7 @@ import { clearCookie, loginCookie } from '../browser.ts'
 import { loginClientId, loginUserId, revokeLogin } from '../login-store.ts'
 import { audit } from '../sign-in-audit.ts'
 import { findClient, projectOfClient } from './apps.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { openLogin, requireLogin } from './login-steps.ts'
 import { wantsPatient } from './patient-choice.ts'
 
@@ -52,7 +52,11 @@ async function readOwnerName({ principals, config }: Services, client: Resource)
 }
 
 /** Records the refusal and ends the sign-in. Errors: 400. */
-export async function denyLogin(services: Services, ctx: Context, fields: Fields): Promise<void> {
+export async function denyLogin(
+  services: Services,
+  ctx: Context,
+  fields: SignInFields,
+): Promise<void> {
   const login = await openLogin(services, ctx, fields)
   await revokeLogin(services, login)
   clearCookie(ctx, services.config, loginCookie(login.id ?? ''))

@@ -20,7 +20,7 @@ import { classifySender, clearCookie, newBinding, readCookie, setCookie } from '
 import { hashSecret, matchesDigest } from '../login-store.ts'
 import { audit } from '../sign-in-audit.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { beginLogin, isTrustedForProject, type LoginOptions, loginResult } from './login-steps.ts'
 import {
   buildAuthorizeUrl,
@@ -40,7 +40,7 @@ const BROWSER_COOKIE = 'botica-provider'
  * POST `/auth/method`: returns the provider for the domain of an e-mail address, or nothing for a password sign-in. A
  * sign-in begun on our page returns to the same browser with the page's parameters (RFC 9700 §4.7.1).
  */
-export async function findMethod(services: Services, ctx: Context, fields: Fields) {
+export async function findMethod(services: Services, ctx: Context, fields: SignInFields) {
   const email = fields.email('email')
   const request = signInRequest(fields)
   fields.check()

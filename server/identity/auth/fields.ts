@@ -13,7 +13,7 @@ import type { Context } from '../../http/context.ts'
 
 const BODY_BYTES = 65_536
 
-export interface Fields {
+export interface SignInFields {
   /** Between `min` and `max` characters; errors name it by `label`. */
   required(name: string, label: string, min?: number, max?: number): string
   optional(name: string): string | undefined
@@ -25,7 +25,7 @@ export interface Fields {
 }
 
 /** Errors: 400, 413, 415. */
-export async function readFields(ctx: Context): Promise<Fields> {
+export async function readFields(ctx: Context): Promise<SignInFields> {
   const body = await readJsonObject(ctx, BODY_BYTES)
   const issues: Issue[] = []
   const complain = (name: string, text: string) => {
@@ -88,7 +88,7 @@ interface Captcha {
   readonly siteKey: string | undefined
 }
 
-export function readCaptcha(fields: Fields): Captcha {
+export function readCaptcha(fields: SignInFields): Captcha {
   return { token: fields.optional('recaptchaToken'), siteKey: fields.optional('recaptchaSiteKey') }
 }
 

@@ -33,7 +33,7 @@ import {
   requireOpen,
 } from '../login-store.ts'
 import { type App, launchElements, type SignInRequest } from './apps.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { neededFactor, readEnrollment } from './mfa.ts'
 
 type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
@@ -269,7 +269,7 @@ export async function withCode(
 export async function chooseProfile(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const login = await openLogin(services, ctx, fields)
   const id = fields.required('profile', 'Profile')
@@ -295,7 +295,7 @@ export async function choose(
 export async function chooseScope(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const login = await openLogin(services, ctx, fields)
   const scope = fields.required('scope', 'Scope')
@@ -315,7 +315,7 @@ export async function chooseScope(
 export async function openLogin(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<Resource> {
   const id = fields.uuid('login')
   fields.check()

@@ -24,14 +24,18 @@ import { rateLimitAddress } from '../../middleware/limits.ts'
 import { readDeviceCookie } from '../browser.ts'
 import { audit } from '../sign-in-audit.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { beginLogin, type LoginStep, loginResult } from './login-steps.ts'
 
 const SHORTEST = 5
 const LONGEST = 1024
 
 /** Unknown users and wrong passwords get the same reply after the same work. Errors: 400, 429. */
-export async function logIn(services: Services, ctx: Context, fields: Fields): Promise<LoginStep> {
+export async function logIn(
+  services: Services,
+  ctx: Context,
+  fields: SignInFields,
+): Promise<LoginStep> {
   const email = fields.email('email')
   const password = fields.required('password', 'Password', SHORTEST, LONGEST)
   const request = signInRequest(fields)

@@ -29,14 +29,14 @@ import type { Context } from '../../http/context.ts'
 import { rateLimitAddress } from '../../middleware/limits.ts'
 import { rememberDevice, renewDevice } from '../browser.ts'
 import { audit } from '../sign-in-audit.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { readCaptcha, verifyCaptcha } from './fields.ts'
 
 /** Changes the password and ends the User's other logins. Errors: 400, 429. */
 export async function changePassword(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
   { user, loginId }: { readonly user: Resource; readonly loginId: string | undefined },
 ): Promise<void> {
   const oldPassword = fields.required('oldPassword', 'Old password')
@@ -58,7 +58,7 @@ export async function changePassword(
 }
 
 /** Reply and duration are the same for known and unknown Users. */
-export async function requestReset(services: Services, fields: Fields): Promise<void> {
+export async function requestReset(services: Services, fields: SignInFields): Promise<void> {
   const email = fields.email('email')
   const projectId = fields.optional('projectId')
   const redirectUri = fields.optional('redirectUri')
@@ -97,7 +97,7 @@ async function makeReset(
 export async function usePasswordLink(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<void> {
   const id = fields.uuid('id')
   const secret = fields.required('secret', 'Secret')
@@ -140,7 +140,7 @@ async function welcomeBack(services: Services, ctx: Context, userId: string): Pr
 }
 
 /** Errors: 404, 400. */
-export async function verifyEmail(services: Services, fields: Fields): Promise<void> {
+export async function verifyEmail(services: Services, fields: SignInFields): Promise<void> {
   const id = fields.uuid('id')
   const secret = fields.required('secret', 'Secret')
   fields.check()

@@ -15,7 +15,7 @@ import { isBoundToBrowser } from '../browser.ts'
 import { withPatient } from '../login-states.ts'
 import { changeLogin } from '../login-store.ts'
 import { audit } from '../sign-in-audit.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { type LoginStep, loginResult, openLogin, requireLogin } from './login-steps.ts'
 
 const PAGE = 20
@@ -56,7 +56,7 @@ export async function listPatients(services: Services, ctx: Context, id: string)
 export async function choosePatient(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const login = await openLogin(services, ctx, fields)
   const id = fields.required('patient', 'Patient')

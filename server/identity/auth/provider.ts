@@ -15,7 +15,7 @@ import type { Context } from '../../http/context.ts'
 import { type ClientKeys, verifyJwt } from '../clients/assertions.ts'
 import { audit } from '../sign-in-audit.ts'
 import { type App, findApp, signInRequest } from './apps.ts'
-import type { Fields } from './fields.ts'
+import type { SignInFields } from './fields.ts'
 import { beginLogin, isTrustedForProject, type LoginStep, loginResult } from './login-steps.ts'
 import { requireOpenRegistration } from './register.ts'
 
@@ -205,7 +205,7 @@ export async function logInByGoogle(
   services: Services,
   ctx: Context,
   keys: ClientKeys,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const googleClientId = fields.required('googleClientId', 'Google client')
   const credential = fields.required('googleCredential', 'Google credential', 1, LONGEST)

@@ -18,7 +18,7 @@ import { rateLimitAddress } from '../../middleware/limits.ts'
 import { registerOnce } from '../login-states.ts'
 import { changeLogin, createLogin, loginExpiry, loginUserId } from '../login-store.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
-import { type Fields, readCaptcha, verifyCaptcha } from './fields.ts'
+import { readCaptcha, type SignInFields, verifyCaptcha } from './fields.ts'
 import {
   beginLogin,
   choose,
@@ -38,7 +38,7 @@ const LONGEST_NAME = 128
 export async function registerUser(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const firstName = fields.required('firstName', 'First name', 1, LONGEST_NAME)
   const lastName = fields.required('lastName', 'Last name', 1, LONGEST_NAME)
@@ -70,7 +70,7 @@ export async function registerUser(
   })
   const login =
     user === undefined
-      ? await beginNothing(services, ctx, { app, request })
+      ? await createDecoyLogin(services, ctx, { app, request })
       : await beginLogin(services, ctx, {
           signIn: { app, request },
           user,
@@ -86,7 +86,7 @@ export async function registerUser(
 }
 
 /** Creates an unusable Login, for an address that is already registered. */
-async function beginNothing(
+async function createDecoyLogin(
   services: Services,
   ctx: Context,
   { app, request }: { readonly app: App; readonly request: SignInRequest },
@@ -129,7 +129,7 @@ export function requireOpenRegistration({ config }: Services, project: Resource 
 export async function registerProject(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const name = fields.required('projectName', 'Project name', 4, 72)
   const { login, user } = await bareLogin(services, ctx, fields)
@@ -148,7 +148,7 @@ export async function registerProject(
 export async function registerPatient(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<LoginStep> {
   const projectId = fields.uuid('projectId')
   const { login, user } = await bareLogin(services, ctx, fields)
@@ -176,7 +176,7 @@ export async function registerPatient(
 async function bareLogin(
   services: Services,
   ctx: Context,
-  fields: Fields,
+  fields: SignInFields,
 ): Promise<{ login: Resource; user: Resource }> {
   const login = await openLogin(services, ctx, fields)
   if (login.membership !== undefined) throw badRequest('Login already has a membership', 'login')

@@ -103,11 +103,11 @@ function requireVerifier(
     return
   }
   if (verifier !== undefined) throw invalidGrant('Invalid code verifier')
-  if (!mayDoWithout(client)) throw invalidGrant('Missing verification context')
+  if (!mayOmitPkce(client)) throw invalidGrant('Missing verification context')
 }
 
 /** RFC 9700 §2.1.1: public clients must use PKCE. The command line tool may omit it, as its codes are short-lived. */
-function mayDoWithout(client: Resource | undefined): boolean {
+function mayOmitPkce(client: Resource | undefined): boolean {
   if (client === undefined || client.tokenEndpointAuthMethod === 'none') return false
   const isCommandLine = client.id === CLI_CLIENT.id
   return client.pkceOptional === true && (isCommandLine || ownsCredentials(client))

@@ -121,7 +121,7 @@ t.test('redirects waiting callers to the status URL on shutdown', async (t) => {
   const { gate, open } = aGate(admin)
   const asked = execute(admin, id, { gate })
   await until(async () => (await state('bots-sync', 'active')) === 1, PATIENCE_MS)
-  queues.sendAway()
+  queues.detachWaitingCallers()
   const answer = await asked
   t.equal(answer.status, 202)
   await open()
