@@ -9,10 +9,15 @@ const METHODS = ['POST', 'PUT', 'PATCH', 'DELETE']
 const KEYED = /^\/(?:fhir\/R4|admin)(?:\/|$)/
 const SYSTEM = /^\/fhir\/R4\/?$/
 /** POSTs that change nothing. */
-const READS = /\/(?:\$graphql|\$validate|\$explain|schedules\/preview)$/
+const READS = /\/(?:\$validate|\$explain|schedules\/preview)$/
+/** The service reads these as uploads, which take no key. */
+const BINARY = /^\/fhir\/R4\/Binary(?:\/[^/]+)?$/
 
 /** Later, the same change is meant as another one. */
-const MOST_AGE_MS = 3_600_000
+const MOST_AGE_MS = 300_000
+
+/** The client repeats a request with the same options. */
+const keys = new WeakMap<RequestInit, string>()
 
 /** Sends a request. The key of a change is kept with the drafts until its outcome is known. */
 export async function fetchOnce(
@@ -22,25 +27,31 @@ export async function fetchOnce(
   const { method = 'GET', body } = init
   const { pathname, search } = new URL(String(input), location.href)
   if (!METHODS.includes(method) || !takesKey(pathname, body)) return await fetch(input, init)
-  const place = `sent/${method} ${pathname}${search} ${checksum(String(body))}`
-  const key = recentKey(place) ?? generateId()
-  keep(place, `${Date.now()} ${key}`)
   const headers = new Headers(init.headers)
+  // Any other change at the address makes the next one a new one.
+  const place = `sent/${pathname}`
+  const change = `${method} ${search} ${headers.get('If-Match')} ${checksum(String(body))}`
+  const key = keys.get(init) ?? recentKey(place, change) ?? generateId()
+  keys.set(init, key)
+  keep(place, JSON.stringify([Date.now(), key, change]))
   headers.set('Idempotency-Key', key)
   const answer = await fetch(input, { ...init, headers })
-  if (isFinal(answer)) forget(place)
+  if (isFinal(answer)) {
+    forget(place)
+    keys.delete(init)
+  }
   return answer
 }
 
-function recentKey(place: string): string | undefined {
-  const [sent = '', key] = readKept(place)?.split(' ') ?? []
-  return Date.now() - Number(sent) < MOST_AGE_MS ? key : undefined
+function recentKey(place: string, change: string): string | undefined {
+  const [sent, key, kept] = JSON.parse(readKept(place) ?? '[0]') as [number, string?, string?]
+  return kept === change && Date.now() - sent < MOST_AGE_MS ? key : undefined
 }
 
-/** The service ignores keys of uploads, whose body is not a text. */
 function takesKey(path: string, body: unknown): boolean {
-  if (!KEYED.test(path) || READS.test(path)) return false
+  if (!KEYED.test(path) || READS.test(path) || BINARY.test(path)) return false
   if (typeof body !== 'string') return body === undefined || body === null
+  if (path.endsWith('/$graphql')) return body.includes('mutation')
   return !SYSTEM.test(path) || JSON.parse(body).type === 'transaction'
 }
 
