@@ -78,8 +78,6 @@ export function RecordPicker({ targets, onPick }: Props) {
         value={null}
         searchValue={text}
         onSearchChange={setText}
-        // Enter would save the form around the field.
-        onKeyDown={(event) => isOld && event.key === 'Enter' && event.preventDefault()}
         nothingFoundMessage={found.isFetched ? words.findNothing : undefined}
         onChange={(chosen) => {
           const picked = options.find(({ reference }) => reference === chosen)
