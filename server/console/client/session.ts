@@ -148,6 +148,7 @@ export async function openProject(id: string): Promise<never> {
 
 export async function signOut(): Promise<void> {
   leaveQuietly()
+  lastProject = undefined
   await medplum.signOut().catch(() => medplum.clear())
   sessionStorage.removeItem(PROJECT)
   location.assign(BASE)
