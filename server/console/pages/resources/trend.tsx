@@ -90,7 +90,7 @@ function codeText({ code }: Observation): string {
 }
 
 function unitCode({ valueQuantity }: Observation): string {
-  return valueQuantity?.code ?? valueQuantity?.unit ?? ''
+  return valueQuantity?.unit ?? valueQuantity?.code ?? ''
 }
 
 function formatLimit({ effectiveDateTime, issued, valueQuantity }: Observation): string {
