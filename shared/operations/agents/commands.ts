@@ -153,9 +153,8 @@ async function answer(
   if (found.type !== request.type.replace(/request$/, 'response')) {
     throw badRequest(`Agent answered with ${found.type}`)
   }
-  const { statusCode: code = 200 } = found
-  if (typeof code !== 'number')
-    throw badRequest('Agent answered with a status that is not a number')
-  if (code >= 400) throw badRequest(`Agent answered with status ${code}`)
+  const code = found.statusCode ?? 200
+  if (typeof code === 'object') throw badRequest('Agent answered without a status')
+  if (!(Number(code) < 400)) throw badRequest(`Agent answered with status ${Number(code)}`)
   return parametersResource(outputs(found))
 }
