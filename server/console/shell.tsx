@@ -79,7 +79,7 @@ export function Shell() {
   )
 }
 
-/** Identifies what a page is about. An optional parameter selects a view, which keeps the rest of the page and the focus. */
+/** Identifies the subject of a page. An optional parameter selects a view, which keeps the rest of the page and the focus. */
 function subjectKey(path: string, params: Readonly<Record<string, string | undefined>>): string {
   const required = [...path.matchAll(/:(\w+)(?=\/|$)/g)]
   return required.map(([, name = '']) => params[name]).join('/')

@@ -7,7 +7,7 @@ type RecordedChange = Parameters<typeof recordChange>[2]
 
 interface AuditedChange<Result> {
   readonly make: (inside: Transaction) => Promise<Result>
-  /** As a function: depends on the result, undefined when nothing has changed. */
+  /** Or a function of the result, which returns undefined if nothing has changed. */
   readonly record: RecordedChange | ((result: Result) => RecordedChange | undefined)
 }
 

@@ -119,7 +119,7 @@ function personNeeded(): HttpError {
 
 /**
  * Returns the profile of a session as its member may read it, whatever the scope, and without secrets. Of a profile that the
- * member may not read, it returns the type, id and name: what a person needs to sign in.
+ * member may not read, it returns the type, id and name, which a sign-in needs.
  */
 export async function visibleProfile(
   { principals, repository }: Pick<Services, 'principals' | 'repository'>,

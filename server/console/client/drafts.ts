@@ -28,7 +28,7 @@ export interface Draft<T> {
   readonly round: number
   set(value: T): void
   discard(): void
-  /** After a save: discards the draft, or bases what was typed since then on what was saved. */
+  /** After a save: discards the draft, or bases the text typed since then on the saved value. */
   settle(rebase: (typed: T) => T): void
 }
 

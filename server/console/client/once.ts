@@ -60,7 +60,7 @@ function isFinal({ status, headers }: Response): boolean {
   return status !== 409 || !headers.has('Retry-After')
 }
 
-/** Tells texts of one address apart; the service compares them fully. */
+/** Distinguishes texts sent to one address; the service compares them fully. */
 function checksum(text: string): number {
   let sum = 0
   for (let place = 0; place < text.length; place += 1) {

@@ -22,7 +22,7 @@ export function recordTitle(record: Resource): string {
   return shortReference(`${record.resourceType}/${record.id ?? ''}`)
 }
 
-/** Returns what tells records of one name apart: birth date and record number. */
+/** Returns birth date and record number, which distinguish records with the same name. */
 export function recordDetail(record: Resource): string {
   const identifiers = readElement(record, 'identifier')
   const known: readonly unknown[] = Array.isArray(identifiers) ? identifiers : [identifiers]

@@ -214,11 +214,11 @@ function endType(
   return undefined
 }
 
-/** Changes what is compared at the ends of chains and `_has`: some resource there matches, as with modifiers. */
+/** Changes the comparison at the ends of chains and `_has`: some resource there matches, as with modifiers. */
 function mapEnds(criterion: Criterion, change: (leaf: Condition | Join) => Criterion): Criterion {
   if (!('kind' in criterion)) return change(criterion)
   if (criterion.kind !== 'chain' && criterion.kind !== 'has') return criterion
-  // The List is what is compared: `ne` finds the resources that are not its members.
+  // The List itself is compared: `ne` finds the resources that are not its members.
   if (criterion.isList) return change(criterion)
   const ends = criterion.ends.map((end) => ({
     ...end,

@@ -215,7 +215,7 @@ async function aPatientUnder(...resource: readonly object[]): Promise<Person> {
 
 const CLAIMS = 'openid profile phone address'
 
-t.test('shows of one’s own profile what the policy shows', async (t) => {
+t.test('hides elements of the own profile as the policy says', async (t) => {
   const code = handler(`return [medplum.getProfile(), await medplum.get('auth/me')]`)
   const bot = await aBot(botica, code, { fields: { runAsUser: true } })
   const hiddenFields = ['telecom', 'birthDate']

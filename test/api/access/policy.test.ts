@@ -197,7 +197,7 @@ t.test('hides elements from reads and searches and keeps them on update', async 
   t.notMatch(await client.get(`Patient/${id}/_history/1`), { text: /Chalmers/ })
 })
 
-t.test('grants what the operators of a _filter through references say', async (t) => {
+t.test('applies the operators of a _filter through references in criteria', async (t) => {
   const path = '_has:Observation:patient:value-quantity'
   const tag = [{ system: 'urn:policy', code: 'measured' }]
   const measured = async (value: number) => {

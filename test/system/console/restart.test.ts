@@ -1,4 +1,4 @@
-/** A web process ends while a page follows a log, or signs nobody in for a while: the page goes on afterwards. */
+/** A web process ends while a page follows a log, or signs no one in for a while: the page goes on afterwards. */
 import t from 'tap'
 import { aBot, handler } from '../../fixtures/bots/bots.ts'
 import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'

@@ -146,7 +146,7 @@ t.test('medication requests have the name of their medication', async (t) => {
   t.match(await page.value('document.title'), /^Amoxicillin 500 mg – /)
 })
 
-t.test('shows what a record has besides its elements', async (t) => {
+t.test('shows extensions and contained records of a record', async (t) => {
   const url = 'http://hl7.org/fhir/StructureDefinition/data-absent-reason'
   const { id } = await admin.create({
     resourceType: 'Patient',

@@ -30,7 +30,7 @@ t.test('answers with 413 to the id that the SDK of Medplum 5.1 has for it', asyn
   t.equal(errorStatus({ resourceType: 'OperationOutcome', id: 'content-too-large', issue }), 413)
 })
 
-t.test('answers with 400 when the id of an outcome is no status that the SDK knows', async (t) => {
+t.test('answers with 400 when the SDK does not know the id of an outcome', async (t) => {
   const issue = [{ severity: 'error', code: 'invalid' }]
   for (const id of ['constructor', 'toString', 7, { toString: null }]) {
     t.equal(errorStatus({ resourceType: 'OperationOutcome', id, issue }), 400)
