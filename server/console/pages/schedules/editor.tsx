@@ -39,13 +39,17 @@ export function ScheduleEditor({ botId, after }: Props) {
     queryKey: ['stored-schedule', botId, bot.data?.meta?.versionId],
     queryFn: () => medplum.post(path, bot.data) as Promise<Preview>,
     enabled: isPlanned,
+    // Another version with the same schedule must not discard a choice.
+    placeholderData: keepPreviousData,
   })
   return (
     <Loaded query={bot}>
       {(data) =>
         isPlanned ? (
           <Loaded query={stored}>
-            {({ cron, zone }) => <Fields bot={data} cron={cron} zone={zone} after={after} />}
+            {({ cron, zone }) => (
+              <Fields key={`${cron} ${zone}`} bot={data} cron={cron} zone={zone} after={after} />
+            )}
           </Loaded>
         ) : (
           <Fields bot={data} after={after} />
