@@ -1,6 +1,6 @@
 /**
- * Texts of the console, and formatted sizes. Another language is another file with the same keys. `agents.json`,
- * `dead-letters.json`, `project.json`, `releases.json` and `schedules.json` have those that only their pages load.
+ * Texts of the console, and formatted sizes. Another language is another file with the same keys. The files
+ * next to `en.json` have those that only their pages load.
  */
 import en from './en.json' with { type: 'json' }
 

@@ -5,11 +5,10 @@ import { useState } from 'react'
 import { medplum } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { DataTable } from '../../parts/table.tsx'
+import words from '../../texts/explain.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 import { RecordPicker } from '../resources/picker.tsx'
 import { Overview, type PolicyNames, plainSource, usePolicyNames } from './overview.tsx'
-
-const words = texts.explain
 
 export function Explain({ member }: { readonly member: string }) {
   const [answer, setAnswer] = useState<Parameters>()

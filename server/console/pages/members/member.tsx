@@ -8,6 +8,7 @@ import { Confirm } from '../../parts/confirm.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
+import explain from '../../texts/explain.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 import { AccessFields, toAccessElements, toAccessForm } from './access.tsx'
 import { AccountPart } from './account.tsx'
@@ -80,7 +81,7 @@ function Member({ member, address }: Props) {
           <ClientPart id={id} />
         </Section>
       )}
-      <Section title={texts.explain.title}>
+      <Section title={explain.title}>
         <Explain member={`ProjectMembership/${member.id}`} />
       </Section>
     </Stack>

@@ -15,10 +15,10 @@ import { Problem } from '../../client/problem.tsx'
 import { medplum, useMe } from '../../client/session.ts'
 import { useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
-import { fill, texts } from '../../texts/texts.ts'
+import words from '../../texts/explain.json' with { type: 'json' }
+import { fill } from '../../texts/texts.ts'
 import { Rule } from './rule.tsx'
 
-const words = texts.explain
 const SOURCE = /AccessPolicy\/(\S+) entry (\d+)/g
 /** Shown for members whose policies name no types. */
 const USUAL = ['Patient', 'Observation']

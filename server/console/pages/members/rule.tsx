@@ -1,10 +1,11 @@
 /** Criteria of a policy entry in words. */
 
 import { type Condition, splitCriteria } from '../../client/policies.ts'
-import { fill, texts } from '../../texts/texts.ts'
+import explain from '../../texts/explain.json' with { type: 'json' }
+import { fill } from '../../texts/texts.ts'
 import { RecordTitle } from '../resources/values.tsx'
 
-const words = texts.explain.rule
+const words = explain.rule
 const REFERENCE = /^[A-Z][A-Za-z]+\/[A-Za-z0-9.-]{1,64}$/
 
 interface Props {

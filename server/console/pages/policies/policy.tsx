@@ -11,6 +11,7 @@ import { Confirm } from '../../parts/confirm.tsx'
 import { Form, type Merging } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
+import explain from '../../texts/explain.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'
 import { Explain } from '../members/explain.tsx'
 import { PolicyEditor } from './editor.tsx'
@@ -125,7 +126,7 @@ function Try() {
     label: resource?.profile?.display ?? resource?.profile?.reference ?? '',
   }))
   return (
-    <Section title={texts.explain.title}>
+    <Section title={explain.title}>
       <Stack>
         <NativeSelect
           label={words.member}

@@ -3,9 +3,9 @@ import { Badge, Stack, Text, Title } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { fill, texts } from '../../texts/texts.ts'
+import words from '../../texts/service.json' with { type: 'json' }
+import { fill } from '../../texts/texts.ts'
 
-const words = texts.service
 const PARTS = ['postgres', 'redis', 'storage', 'workers', 'clocks'] as const
 const HEALTH = [words.well, words.unwell] as const
 type Part = (typeof PARTS)[number]

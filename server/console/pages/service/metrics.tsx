@@ -4,9 +4,8 @@ import { Paper, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import { useEffect, useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
-import { texts } from '../../texts/texts.ts'
+import words from '../../texts/service.json' with { type: 'json' }
 
-const words = texts.service
 const EVERY_MS = 5000
 const POINTS = 120
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' })

@@ -12,10 +12,9 @@ import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
+import words from '../../texts/service.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 import { Health, State } from './health.tsx'
-
-const words = texts.service
 
 // The chart library is as large as the rest of this page.
 const Metrics = lazy(() => import('./metrics.tsx').then((file) => ({ default: file.Metrics })))
