@@ -58,20 +58,25 @@ export function Shell() {
       </AppShell.Navbar>
       <AppShell.Main id="main">
         <Boundary location={location}>
-          <Suspense fallback={<Waiting />}>
-            <Switch>
-              {pages.map(({ path, Page: Shown }) => (
-                <Route key={path} path={path}>
-                  {(params) =>
-                    mayOpen(me, path) ? <Shown key={subjectKey(path, params)} /> : <NotYours />
-                  }
-                </Route>
-              ))}
-              <Route>
-                <NotFound />
+          <Switch>
+            {pages.map(({ path, Page: Shown }) => (
+              <Route key={path} path={path}>
+                {(params) =>
+                  mayOpen(me, path) ? (
+                    // Within the route: around it, an open dialog of the page before would stay until this one is loaded.
+                    <Suspense fallback={<Waiting />}>
+                      <Shown key={subjectKey(path, params)} />
+                    </Suspense>
+                  ) : (
+                    <NotYours />
+                  )
+                }
               </Route>
-            </Switch>
-          </Suspense>
+            ))}
+            <Route>
+              <NotFound />
+            </Route>
+          </Switch>
         </Boundary>
       </AppShell.Main>
       <SessionEnd />
