@@ -1,4 +1,4 @@
-/** Names in comments must exist, so that no comment keeps the old name of what was renamed. */
+/** Names in comments must exist, so that no comment keeps an old name. */
 import type { Source } from './sources.ts'
 
 const COMMENT = /\/\*[\s\S]*?\*\/|(?:^[ \t]*\/\/.*\n)+/gm

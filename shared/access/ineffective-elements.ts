@@ -7,8 +7,8 @@ const PROVIDER = ['userInfoMode', 'userInfoApiKey', 'identitySource', 'identityM
 )
 
 /**
- * Elements that decide about sign-in at Medplum. An administrator who restricts a client by one must not believe that
- * the restriction holds.
+ * Elements that decide about sign-in at Medplum. An administrator must not believe that a restriction by one of them
+ * holds.
  */
 const UNSUPPORTED: Readonly<Record<string, readonly string[]>> = {
   ClientApplication: ['grantType', 'responseType', 'certificateTrustStore', ...PROVIDER],

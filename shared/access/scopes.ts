@@ -253,7 +253,7 @@ export function scopeExtension(principal: Principal): { readonly extension?: rea
   return { extension: [{ url: SCOPE, valueString: scope }, ...context] }
 }
 
-/** Names the Project of a super admin, who may write to others: they may have a profile with the same id. */
+/** Names the Project of a super admin, since another Project may have a profile with the same id. */
 export function scopedAuthor(principal: Principal): Reference {
   const { isSuperAdmin, project } = principal
   const home = isSuperAdmin ? [{ url: PROJECT, valueString: project.id }] : []

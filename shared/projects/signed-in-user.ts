@@ -118,8 +118,8 @@ function personNeeded(): HttpError {
 }
 
 /**
- * Returns the profile of a session as its member may read it, whatever the scope, and without secrets. Of a profile that the
- * member may not read, it returns the type, id and name, which a sign-in needs.
+ * Returns the profile of a session as its member may read it in any scope, without secrets. A profile that the member may
+ * not read is reduced to type, id and name, which a sign-in needs.
  */
 export async function visibleProfile(
   { principals, repository }: Pick<Services, 'principals' | 'repository'>,

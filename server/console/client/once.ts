@@ -1,6 +1,6 @@
 /**
- * Idempotency keys of changes. The API client repeats a request whose answer is lost, and so does a person who presses
- * Save again: with the same key, the service makes the change once.
+ * Idempotency keys of changes. When an answer is lost, the API client repeats the request, and the person may press Save
+ * again: with the same key, the service makes the change once.
  */
 import { generateId } from '@medplum/core'
 import { forget, keep, readKept } from './drafts.ts'

@@ -162,7 +162,7 @@ async function read(call: ScimCall, id: string): Promise<Person> {
 }
 
 /**
- * Writes what differs from the user that was read, so that concurrent changes of other attributes stay. The name goes
+ * Writes only attributes that differ from those read, so that concurrent changes of others stay. The name goes
  * to the profile, and to a User of the Project. A server-scoped User belongs to its owner: its address cannot change
  * here, and its name in other Projects stays.
  */

@@ -253,7 +253,7 @@ export function withoutSecrets(resource: Resource): Resource {
   return withoutSecretExtensions(withoutPaths(resource, paths))
 }
 
-/** Returns what the Principal may see of the resource, in any case without secrets. */
+/** Returns the resource as the Principal may see it, always without secrets. */
 export function withoutHidden(principal: Principal, resource: Resource): Resource {
   const hidden = hiddenFields(principal, resource.resourceType)
   return withoutSecrets(withoutPaths(resource, hidden))

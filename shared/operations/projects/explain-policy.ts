@@ -34,7 +34,7 @@ export const explainPolicy: Operation = {
     const session = await services.principals.forMembership(membership)
     if (session === undefined) throw notFound()
     const member = narrowed(session.principal, principal.scope, principal.patient)
-    // A count of what the caller may not read would answer guesses about it.
+    // A count of resources hidden from the caller would answer guesses about them.
     if (outranks(member, principal)) throw forbidden()
     const resource = inputs.text('resource')
     const search = inputs.text('search')

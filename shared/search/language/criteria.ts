@@ -152,7 +152,7 @@ function requireType(name: string, expression: string): string {
   return name
 }
 
-/** Types without the parameter at the end of a chain are no joins, but take time to find out. */
+/** Types without the parameter at the end of a chain need no join, but take time to look up. */
 function countTried(scope: CriteriaScope, count: number, name: string): void {
   scope.tried += count
   if (scope.tried > MAX_TRIED) {

@@ -72,7 +72,7 @@ t.test('writes an asynchronous request for the same member', async (t) => {
   t.match((await found()).body.entry?.[0]?.resource.meta, BOTH)
 })
 
-t.test('sends to a web socket only what the member may read', async (t) => {
+t.test('sends no resource to a web socket that the member may not read', async (t) => {
   const { id } = await memberUnder(botica, {
     entries: [
       { resourceType: 'Patient', criteria: 'Patient?gender=female', hiddenFields: ['birthDate'] },

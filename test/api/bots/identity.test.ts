@@ -177,7 +177,7 @@ t.test('gives the bot secrets of the Project and hides them in its log', async (
   })
 })
 
-t.test('runs the code of its own project for bots of two projects with one id', async (t) => {
+t.test('runs the code of each project for bots of two projects with one id', async (t) => {
   const id = randomUUID()
   const copies: Tenant[] = []
   for (const name of ['trial', 'production']) {

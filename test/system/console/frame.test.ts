@@ -126,7 +126,7 @@ t.test('a person signs in and is back where they wanted to be', async (t) => {
   t.equal(await page.value('location.pathname'), '/console')
 })
 
-t.test('a duplicated tab gets a session of its own', async (t) => {
+t.test('a duplicated tab gets a separate session', async (t) => {
   if (!hasChromium()) return t.pass('there is no chromium here')
   const { email } = await aPerson(services, project)
   const page = await openConsole(t, { baseUrl, email })

@@ -159,7 +159,7 @@ t.test('the secret of a client is shown once, and rotated', async (t) => {
   t.same(await barriers(page), [])
 })
 
-t.test('saving rights and clients keeps what the forms do not show', async (t) => {
+t.test('saving rights and clients keeps elements that the forms do not show', async (t) => {
   const { id } = await first('ClientApplication?name=Laboratory')
   const member = await first(`ProjectMembership?profile=ClientApplication/${id}`)
   const [clientPath, memberPath] = [`ClientApplication/${id}`, `ProjectMembership/${member.id}`]

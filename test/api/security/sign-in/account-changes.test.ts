@@ -62,7 +62,7 @@ t.test('limits address changes by the owner to three an hour, with rejected ones
   t.equal(refused.status, 429)
   t.ok(Number(refused.headers.get('retry-after')) > 0)
   t.same(await mailsTo(services, email), [])
-  t.equal((await change(other.email)).status, 429, 'tells no more about addresses')
+  t.equal((await change(other.email)).status, 429, 'reveals no further addresses')
   t.equal((await updateEmail(botica.superAdmin, person, { email })).status, 200)
 })
 
