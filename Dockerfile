@@ -22,6 +22,7 @@ RUN npm ci --omit=dev --omit=optional --ignore-scripts --no-audit --no-fund && n
 
 FROM base
 ENV NODE_ENV=production \
+    MALLOC_ARENA_MAX=2 \
     DATA_DIR=/data
 WORKDIR /app
 RUN install -d -o node -g node /data

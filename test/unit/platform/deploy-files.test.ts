@@ -7,7 +7,7 @@ import { describeSettings } from '../../../shared/core/config/config.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
 const read = (file: string) => readFileSync(join(ROOT, file), 'utf8')
-const FOREIGN = /^(NODE_ENV|NPM_CONFIG_OMIT|AWS_[A-Z_]+|POSTGRES_[A-Z]+)$/
+const FOREIGN = /^(NODE_ENV|NPM_CONFIG_OMIT|MALLOC_ARENA_MAX|AWS_[A-Z_]+|POSTGRES_[A-Z]+)$/
 const settings = describeSettings()
 
 function assertSettings(t: Test, file: string, names: readonly string[]): void {
