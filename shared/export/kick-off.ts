@@ -6,7 +6,7 @@ import { accepted, forbidden, tooManyRequests } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
 import { readPrefer, readPreferences } from '../request/negotiate.ts'
-import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import { absoluteUrl, fhirBases, outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
 import { beginExport, statusUrl } from './announce.ts'
@@ -59,7 +59,8 @@ export const exportData: Operation = {
     if (membershipId === undefined) throw forbidden('an export belongs to a member')
     const preferences = exportPreferences(call)
     const level = exportLevel(type, id)
-    const { parameters, typeFilters, faults } = readParameters(request, level)
+    const bases = fhirBases(services, project.id)
+    const { parameters, typeFilters, faults } = readParameters(request, level, bases)
     const refused = refusedTypes(principal, level, parameters)
     if (type !== undefined && id !== undefined) await services.repository.read(principal, type, id)
     const filtered = await readTypeFilters(call, typeFilters, level, parameters.types)

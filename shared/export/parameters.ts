@@ -6,6 +6,7 @@ import { isResourceType, resourceTypes, typeElements } from '../fhir/definitions
 import { isObject, isResource, parseReference } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { readJson, readQuery } from '../request/negotiate.ts'
+import { withoutBase } from '../request/reply.ts'
 import type { FhirRequest } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import { expandCodeConditions } from '../rest/codes.ts'
@@ -50,8 +51,12 @@ const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
   ['RelevantProvenanceResources', 'relevant'],
 ])
 
-/** Errors: 400 for an unreadable body, 415. */
-export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
+/** `bases`: addresses of this service, which references may begin with. Errors: 400 for an unreadable body, 415. */
+export function readParameters(
+  request: FhirRequest,
+  level: ExportLevel,
+  bases: readonly string[],
+): ReadParameters {
   const faults: Fault[] = []
   const given = [
     ...Array.from(request.query, ([name, text]) => ({ name, text })),
@@ -78,12 +83,13 @@ export function readParameters(request: FhirRequest, level: ExportLevel): ReadPa
   }
   checkFormat(one('_outputFormat'), faults)
   const types = list('_type')
+  const references = list('patient').map((text) => withoutBase(bases, text))
   const parameters: ExportParameters = {
     types: types.length === 0 ? undefined : types,
     since: instant('_since', one('_since'), faults),
     until: instant('_until', one('_until'), faults),
     elements: list('_elements').flatMap((name) => element(name, faults)),
-    patients: patients(request, level, list('patient'), faults),
+    patients: patients(request, level, references, faults),
     provenance: provenance(list('includeAssociatedData'), faults),
     partialManifests: flag('allowPartialManifests', one('allowPartialManifests'), faults),
     organizedBy: organizedBy(one('organizeOutputBy'), faults),
@@ -127,7 +133,7 @@ function patients(
     faults.push(fault('invalid', text, 'patient', true))
   }
   return references.flatMap((text) => {
-    const { type, id } = parseReference(text.slice(text.lastIndexOf('Patient/'))) ?? {}
+    const { type, id } = parseReference(text) ?? {}
     if (type === 'Patient' && id !== undefined) return [id]
     faults.push(
       fault('invalid', `${text.slice(0, 64)} is not a reference to a Patient`, 'patient', true),
@@ -207,9 +213,11 @@ function fromBody(request: FhirRequest, faults: Fault[]): readonly Given[] {
     if (!isObject(item) || typeof item.name !== 'string') {
       throw badRequest('A parameter needs a name', path)
     }
-    const text = parameterText(item)
-    if (text !== undefined) return { name: item.name, text }
-    faults.push(fault('invalid', `${item.name.slice(0, 64)} has no value of a known kind`, path))
+    const { name } = item
+    const text = parameterText(item) ?? ''
+    if (text.trim() !== '') return { name, text }
+    const said = `${name.slice(0, 64)} has no value of a known kind`
+    faults.push(fault('invalid', said, path, KNOWN.has(name)))
     return []
   })
 }

@@ -167,12 +167,9 @@ t.test('accepts patients in POST only if they exist and belong to the Group', as
     actual: true,
     member: [{ entity: { reference: `Patient/${one.id}` } }],
   })
-  const asked = (...ids: string[]): Resource => ({
+  const asked = (id: string, base = ''): Resource => ({
     resourceType: 'Parameters',
-    parameter: ids.map((id) => ({
-      name: 'patient',
-      valueReference: { reference: `Patient/${id}` },
-    })),
+    parameter: [{ name: 'patient', valueReference: { reference: `${base}Patient/${id}` } }],
   })
   for (const path of ['Patient/$export', `Group/${group.id}/$export`]) {
     const answer = await client.post(path, asked(one.id))
@@ -183,6 +180,9 @@ t.test('accepts patients in POST only if they exist and belong to the Group', as
   }
   t.equal((await client.post(`Group/${group.id}/$export`, asked(two.id))).status, 400)
   t.equal((await client.post('Patient/$export', asked('nobody'))).status, 400)
+  const [own, foreign] = [`${botica.baseUrl}fhir/R4/`, 'https://example.com/fhir/R4/']
+  t.equal((await client.post('Patient/$export', asked(one.id, own))).status, 202)
+  t.equal((await client.post('Patient/$export', asked(one.id, foreign))).status, 400)
   t.equal((await client.post('$export', asked(one.id))).status, 400)
   t.equal((await client.get(`Patient/$export?patient=Patient/${one.id}`)).status, 400)
 })

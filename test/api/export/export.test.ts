@@ -148,6 +148,25 @@ t.test('reports every error of a request, unless handling is lenient', async (t)
   }
 })
 
+t.test('rejects a parameter without a readable value, even if handling is lenient', async (t) => {
+  const lenient = { Prefer: 'handling=lenient' }
+  const send = (parameter: object) =>
+    client.post('Patient/$export', { resourceType: 'Parameters', parameter: [parameter] }, lenient)
+  for (const parameter of [
+    { name: 'patient', valueReference: { display: 'Peter' } },
+    { name: 'patient', valueReference: { reference: '' } },
+    { name: '_since', valueDate: '2026-01-31' },
+    { name: '_type', valueInteger: 1 },
+  ]) {
+    t.match(
+      await send(parameter),
+      { status: 400, body: { issue: [{ expression: ['Parameters.parameter[0]'] }] } },
+      JSON.stringify(parameter),
+    )
+  }
+  statusUrl(await send({ name: 'colour', valueInteger: 1 }))
+})
+
 t.test('reports the progress of a running export', async (t) => {
   const url = await kickOff(client, '$export')
   const answer = await client.get(url)
