@@ -251,7 +251,13 @@ export interface Fault {
 }
 
 export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
-  return { issue: issue('error', code, text, { expression }), isFatal }
+  const details = { expression: toStorable(expression) }
+  return { issue: issue('error', code, toStorable(text), details), isFatal }
+}
+
+/** JSON in PostgreSQL holds no NUL, and no half of a surrogate pair, as of a name that was cut. */
+function toStorable(text: string): string {
+  return text.replaceAll('\0', '\ufffd').toWellFormed()
 }
 
 /** Returns the ignored faults. Errors: 400 with an issue for each, unless all can be ignored. */

@@ -25,6 +25,7 @@ import {
   unavailable,
 } from '../core/errors.ts'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
+import { decodeText } from '../fhir/json.ts'
 import { actingSession } from '../identity/principals.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
 import { preferWithout } from '../request/negotiate.ts'
@@ -33,6 +34,7 @@ import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
   FhirContext,
   FhirReply,
+  FhirRequest,
   Handle,
   Operation,
   OperationCall,
@@ -82,7 +84,7 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
     ...(request.projectScope === undefined ? {} : { projectScope: request.projectScope }),
     query: request.query.toString(),
     headers: keptHeaders(request.headers),
-    body: request.body?.toString() ?? '',
+    body: bodyText(request),
     requestId: request.requestId,
     traceId: request.traceId,
   }
@@ -99,6 +101,13 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   await wakeWorkers(services.bus, 'requests')
   const applied = [preferences.applied, 'respond-async'].filter((item) => item !== '').join(', ')
   return jobReply(services, id, { 'Preference-Applied': applied })
+}
+
+/** Errors: 400 for bytes that are not UTF-8, and for NUL, which JSON in PostgreSQL cannot hold. */
+function bodyText({ body = '' }: FhirRequest): string {
+  const text = decodeText(body)
+  if (text.includes('\0')) throw badRequest('Null bytes are not allowed')
+  return text
 }
 
 /** Headers that affect the response; others, such as credentials, are not stored. */

@@ -167,6 +167,14 @@ t.test('rejects a parameter without a readable value, even if handling is lenien
   statusUrl(await send({ name: 'colour', valueInteger: 1 }))
 })
 
+t.test('reports names with NUL and names that are cut within a character', async (t) => {
+  const long = `${'x'.repeat(63)}${encodeURIComponent('😀')}`
+  const lenient = { Prefer: 'handling=lenient' }
+  const url = await kickOff(client, `$export?_type=Organization,${long}&col%00our=red`, lenient)
+  const { error } = await fetchManifest(client, url)
+  t.match(error, [{ type: 'OperationOutcome', count: 2 }])
+})
+
 t.test('reports the progress of a running export', async (t) => {
   const url = await kickOff(client, '$export')
   const answer = await client.get(url)

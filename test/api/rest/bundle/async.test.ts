@@ -114,6 +114,10 @@ t.test('rejects invalid requests before they start', async (t) => {
   for (const body of [aPatient(), { resourceType: 'Bundle', type: 'collection' }]) {
     t.equal((await client.post('', body, later)).status, 400)
   }
+  const form = { ...later, 'Content-Type': 'application/x-www-form-urlencoded' }
+  for (const body of ['name=a\0b', Buffer.from('name=\xe9', 'latin1')]) {
+    t.equal((await client.post('Patient/_search', body, form)).status, 400)
+  }
 })
 
 t.test('ends the job with the outcome of a failed transaction', async (t) => {
