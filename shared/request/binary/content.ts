@@ -113,9 +113,11 @@ export async function storeContent(
   return `storage:${key}?${query}`
 }
 
-/** Marks content as used once its resource is stored. The sweep recovers from failures. */
-export async function settleContent({ database, log }: Services, url: string): Promise<void> {
-  await keepContent(database, new URL(url).pathname).catch((error: Error) => {
+/** Marks content as used, in the transaction of its resource if there is one. The sweep recovers from failures. */
+export async function settleContent({ repository, log }: Services, url: string): Promise<void> {
+  const key = new URL(url).pathname
+  const kept = repository.withStore(({ connection }) => keepContent(connection, key))
+  await kept.catch((error: Error) => {
     log.debug({ reason: error.message }, 'Content stays in doubt')
   })
 }

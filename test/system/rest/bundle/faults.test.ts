@@ -186,11 +186,10 @@ t.test('creates one resource for racing conditional writes of two web processes'
   t.equal(await countMatches(mrn), 1)
 })
 
-t.test('leaves nothing of a transaction whose connection is killed', async (t) => {
-  const made = await client.create(aPatient())
-  const mrn = randomUUID()
+/** Kills the connection of a transaction that creates a resource, while the transaction waits to change `made`. */
+async function killedCreating(resource: Resource, made: Resource) {
   const { pid, release } = await holdRow(database, made.id)
-  const sent = transact([post(withMrn(mrn)), put({ ...made, gender: 'other' })])
+  const sent = transact([post(resource), put({ ...made, gender: 'other' })])
   let pids: number[] = []
   await until(async () => {
     pids = await waitingFor(database, pid)
@@ -199,6 +198,24 @@ t.test('leaves nothing of a transaction whose connection is killed', async (t) =
   await database.query({ text: 'select pg_terminate_backend($1)', values: [pids[0]] })
   const answer = await sent
   await release()
+  return answer
+}
+
+t.test('checks the content of a transaction whose connection is killed', async (t) => {
+  const binary = { resourceType: 'Binary', contentType: 'text/plain', data: 'AAAA' }
+  const answer = await killedCreating(binary, await client.create(aPatient()))
+  t.equal(answer.status, 503)
+  const contents = await database.query<{ isDue: boolean }>({
+    text: `select due is not null as "isDue" from stored_content where key like $1`,
+    values: [`binary/${botica.project.id}/%`],
+  })
+  t.same(contents, [{ isDue: true }])
+})
+
+t.test('leaves nothing of a transaction whose connection is killed', async (t) => {
+  const made = await client.create(aPatient())
+  const mrn = randomUUID()
+  const answer = await killedCreating(withMrn(mrn), made)
   t.equal(answer.status, 503)
   t.equal(await countMatches(mrn), 0)
   t.match((await client.get(`Patient/${made.id}`)).body, {
