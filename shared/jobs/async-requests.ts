@@ -263,7 +263,7 @@ export async function completedJob({
 
 const KEPT_MS = 7 * 24 * 3_600_000
 
-/** Removes jobs and results after 7 days; returns the number of jobs. */
+/** Removes jobs after 7 days, with the stored responses; returns the number of jobs. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
   return await repository.withStore((store) => purge(store, system, 'AsyncJob', before))

@@ -126,11 +126,35 @@ export async function purge(
   let purged = 0
   let project = await nextProject(store, undefined)
   while (project !== undefined) {
+    if (type === JOB) await removeResponses(store, project, before)
     const gone = await removeTypePart(store.connection, project, type, before)
     purged += gone
     if (gone === 0) project = await nextProject(store, { project, after: undefined })
   }
   return purged
+}
+
+const JOB = 'AsyncJob'
+/** As `runRequest` writes it; inside a string of a response the quotation marks are escaped. */
+const RESPONSE = String.raw`"name":"results","valueReference":\{"reference":"Binary/([A-Za-z0-9.-]+)"`
+
+/** Removes the stored responses of accepted requests: once their job is gone, nobody may read them. */
+async function removeResponses(
+  { connection, keys }: StoreContext,
+  project: number,
+  before: Date,
+): Promise<void> {
+  const rows = await connection.query<{ id: string }>({
+    name: 'purge-responses',
+    text: `select substring(v.content from $4::text) as id
+      from resource r join version v using (project, type, id, ver)
+      where project = $1 and type = $2 and r.lu < $3 and v.content ~ $4`,
+    values: [project, typeNumber(JOB), before, RESPONSE],
+  })
+  for (const { id } of rows) {
+    const row = { project, type: typeNumber('Binary'), id: keys.rowId('Binary', id) }
+    await removeResource(connection, row, id)
+  }
 }
 
 /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */

@@ -1,5 +1,7 @@
+/** Imports the sweep of jobs, which a worker starts only after days. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import { removeOldJobs } from '../../../../shared/jobs/async-requests.ts'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import type { Answer, Client } from '../../../fixtures/client.ts'
 import type { Resource } from '../../../fixtures/fhir.ts'
@@ -118,6 +120,29 @@ t.test('rejects invalid requests before they start', async (t) => {
   for (const body of ['name=a\0b', Buffer.from('name=\xe9', 'latin1')]) {
     t.equal((await client.post('Patient/_search', body, form)).status, 400)
   }
+})
+
+t.test('deletes the stored response of a request with its job', async (t) => {
+  const [old, young] = await Promise.all(
+    [1, 2].map(async () => {
+      const url = statusUrl(await client.post('', aBundle('batch', aPatient()), later))
+      const { id, output } = await finished(client, url)
+      const [result] = output.parameter
+      return { url, id, binary: result?.valueReference?.reference ?? '' }
+    }),
+  )
+  await database.query({
+    text: `update resource set lu = lu - interval '7 days 1 minute' where id = $1`,
+    values: [old?.id],
+  })
+  t.ok((await removeOldJobs(botica.services)) >= 1)
+  t.equal((await client.get(old?.url ?? '')).status, 404)
+  const versions = await database.query({
+    text: 'select 1 from version where id = $1',
+    values: [old?.binary.replace('Binary/', '')],
+  })
+  t.same(versions, [])
+  t.equal((await client.get(young?.binary ?? '')).status, 200)
 })
 
 t.test('ends the job with the outcome of a failed transaction', async (t) => {
