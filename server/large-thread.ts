@@ -67,7 +67,11 @@ async function respond(caller: ThreadCaller, request: FhirRequest): Promise<Fhir
   }
   const { principal } = await sessionFor(services, caller)
   const answer = { fhir: handle, mail, hook: answerCds }[caller.sends ?? 'fhir']
-  const process = () => answer(services, principal, request)
+  const process = () => {
+    // The caller may have left while the bundle waited.
+    request.signal?.throwIfAborted()
+    return answer(services, principal, request)
+  }
   return await (request.path === '' ? bundles(process) : process())
 }
 

@@ -1,12 +1,16 @@
 /** For any body, the event loop of web serves other requests and no response is a 5xx. */
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Worker } from 'node:worker_threads'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { cpuMs, watchTurns } from '../../fixtures/attacks/turns.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import { aPatient } from '../../fixtures/resources.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import type { Resource } from '../../fixtures/fhir.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
 
 const botica = await openBotica(t)
 const { admin, anonymous, baseUrl } = botica
@@ -178,4 +182,42 @@ t.test('returns 503 when the thread dies, and serves the next request', async (t
   t.equal(answer.headers.get('retry-after'), '2')
   const valid = aBody(`"name":[${many(MB, (i) => `{"text":"${i}"}`)}]`)
   t.equal((await other.admin.post('Patient', valid, json)).status, 201)
+})
+
+t.test('starts no bundle whose caller has left while it waited', async (t) => {
+  // The thread runs one bundle at a time.
+  const env = { WEB_MEMORY_MB: '256', LARGE_BODY_BYTES: '1024' }
+  const { admin, baseUrl, services } = await openBotica(t, { env })
+  const name = [{ text: long(2000, 'x') }]
+  const aBundle = (method: string, url: string, resource: Resource) => ({
+    resourceType: 'Bundle',
+    type: 'transaction',
+    entry: [{ request: { method, url }, resource: { ...resource, name } }],
+  })
+  const made = await admin.create(aPatient())
+  const { pid, release } = await holdRow(services.database, made.id)
+  const first = admin.post('', aBundle('PUT', `Patient/${made.id}`, made))
+  await until(async () => (await waitingFor(services.database, pid)).length > 0, 60_000)
+
+  const mrn = randomUUID()
+  const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mrn }] })
+  const leaving = new AbortController()
+  const second = fetch(`${baseUrl}fhir/R4/`, {
+    method: 'POST',
+    headers: { ...json, Authorization: `Bearer ${admin.token}` },
+    body: JSON.stringify(aBundle('POST', 'Patient', patient)),
+    signal: leaving.signal,
+  })
+  second.catch(() => undefined)
+  // Until it waits in the thread, which nothing shows.
+  await delay(2000)
+  leaving.abort()
+  await t.rejects(second)
+  await delay(500)
+  await release()
+  t.equal((await first).status, 200)
+  t.equal((await admin.post('', aBundle('POST', 'Patient', aPatient()))).status, 200)
+  t.match(await admin.get(`Patient?identifier=${MRN_SYSTEM}|${mrn}&_total=accurate`), {
+    body: { total: 0 },
+  })
 })
