@@ -73,12 +73,13 @@ export interface LeasedRequest extends LeasedJob {
   readonly request: StoredRequest
 }
 
-/** Leases the oldest waiting request. */
+/** Leases the oldest waiting request of the Project with the fewest running ones. */
 export async function leaseRequest(database: Connection): Promise<LeasedRequest | undefined> {
   return await leaseNext<LeasedRequest>(database, JOBS, {
     name: 'request-lease-next',
     where: `x.kind = '${KIND}' and x.state = 'waiting'`,
-    orderBy: 'x.touched',
+    orderBy: `(select count(*) from job o where o.project = x.project and o.kind = '${KIND}'
+      and o.state = 'active' and o.held > clock_timestamp()), x.touched`,
     set: `state = 'active', started = clock_timestamp(), touched = clock_timestamp()`,
     returning: 'x.id, x.input as request',
   })

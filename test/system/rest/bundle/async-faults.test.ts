@@ -68,8 +68,8 @@ t.test('runs requests whose wake was lost and ends those of a crashed worker', a
   await until(async () => (await left()).length === 0, DONE_MS)
 })
 
-/** Starts a transaction in a worker that waits for a locked row. */
-async function begunTransaction(mrn: string) {
+/** Sends a transaction that waits for a locked row as soon as a worker takes it. */
+async function blockedTransaction(mrn: string) {
   const made = await client.create(aPatient())
   const held = await holdRow(database, made.id)
   const entry = [
@@ -83,8 +83,14 @@ async function begunTransaction(mrn: string) {
   const answer = await client.post('', bundle, { Prefer: 'respond-async' })
   const url = answer.headers.get('content-location') ?? ''
   const id = /job\/([^/]+)\/status/.exec(url)?.[1] ?? ''
-  await until(async () => (await waitingFor(database, held.pid)).length > 0, DONE_MS)
   return { url, id, held }
+}
+
+/** Starts a transaction in a worker that waits for a locked row. */
+async function begunTransaction(mrn: string) {
+  const sent = await blockedTransaction(mrn)
+  await until(async () => (await waitingFor(database, sent.held.pid)).length > 0, DONE_MS)
+  return sent
 }
 
 t.test('reports the outcome of a transaction cancelled while it runs', async (t) => {
@@ -110,4 +116,18 @@ t.test('reports the job as completed when the cancel comes after the commit', as
   await job.release()
   await until(async () => (await client.get(url)).status === 200, DONE_MS)
   t.match((await client.get(url)).body, { status: 'completed' })
+})
+
+t.test('serves another project before further requests of a busy one', async (t) => {
+  const running = [await begunTransaction(randomUUID()), await begunTransaction(randomUUID())]
+  const next = await blockedTransaction(randomUUID())
+  const { admin: other } = await botica.createTenant()
+  const entry = [{ request: { method: 'GET', url: 'Patient' } }]
+  const bundle = { resourceType: 'Bundle', type: 'batch', entry }
+  const answer = await other.post('', bundle, { Prefer: 'respond-async' })
+  await running[0]?.held.release()
+  const url = answer.headers.get('content-location') ?? ''
+  const isDone = async () => (await other.get(url)).status === 200
+  await t.resolves(until(isDone, DONE_MS))
+  for (const { held } of [...running, next]) await held.release()
 })
