@@ -4,8 +4,8 @@
  */
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { system } from '../../../shared/access/project-context.ts'
-import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError, isAbsent, LeaseLost } from '../../../shared/core/errors.ts'
+import { type FinishedJob, finishAsyncJob, isOver } from '../../../shared/bots/async-jobs.ts'
+import { allOk, forbidden, HttpError, isAbsent, LeaseLost } from '../../../shared/core/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
@@ -96,7 +96,7 @@ async function runSteps(
   signal: AbortSignal,
 ): Promise<'done' | 'cancelled' | 'stopped' | 'lost'> {
   const session = await actingSession(services.principals, job.input)
-  if (session === undefined) return 'cancelled'
+  if (session === undefined) throw forbidden()
   const step = STEPS[job.kind]
   let progress = job.progress
   for (;;) {
@@ -145,7 +145,7 @@ async function finish(
     return true
   } catch (error) {
     if (error instanceof LeaseLost) return false
-    if (!(error instanceof JobFinished)) throw error
+    if (!isOver(error)) throw error
     return true
   }
 }

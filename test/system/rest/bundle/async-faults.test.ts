@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, until } from '../../../fixtures/botica.ts'
+import type { Resource } from '../../../fixtures/fhir.ts'
 import { aPatient, MRN_SYSTEM } from '../../../fixtures/resources.ts'
 import { holdRow, waitingFor } from '../../../fixtures/store/held-rows.ts'
 import { createDatabase } from '../../../fixtures/store/own-database.ts'
@@ -39,12 +40,30 @@ const age = (id: string, change: string) =>
 const cancelled = randomUUID()
 const lost = randomUUID()
 const interrupted = randomUUID()
+let abandoned = ''
 
 t.test('cancels a waiting request, which never runs', async (t) => {
   const { url } = await send(cancelled)
   t.equal((await client.get(url)).status, 202)
   t.equal((await client.del(url)).status, 202)
   t.match(await client.get(url), { status: 200, body: { status: 'cancelled' } })
+})
+
+t.test('accepts the job of a member who is then removed', async (t) => {
+  const leaver = await botica.createMember()
+  const path = `ProjectMembership?profile=ClientApplication/${leaver.id}`
+  const found = await botica.superAdmin.get<{ entry: { resource: Resource }[] }>(path)
+  const membership = found.body.entry[0]?.resource
+  const url = `ProjectMembership/${membership?.id}`
+  await botica.superAdmin.put(url, { ...membership, admin: true })
+  const { id } = await botica.admin.create(aPatient())
+  const expunge = `Patient/${id}/$expunge?everything=true`
+  await until(async () => {
+    const answer = await leaver.client.post(expunge)
+    abandoned = answer.headers.get('content-location') ?? ''
+    return answer.status === 202
+  }, DONE_MS)
+  t.equal((await botica.superAdmin.del(url)).status, 200)
 })
 
 t.test('runs requests whose wake was lost and ends those of a crashed worker', async (t) => {
@@ -66,6 +85,11 @@ t.test('runs requests whose wake was lost and ends those of a crashed worker', a
       values: [botica.project.id],
     })
   await until(async () => (await left()).length === 0, DONE_MS)
+})
+
+t.test('ends the job of a member who was removed before it began', async (t) => {
+  await until(async () => (await botica.admin.get(abandoned)).status === 200, DONE_MS)
+  t.match(await botica.admin.get(abandoned), { body: { status: 'error' } })
 })
 
 /** Sends a transaction that waits for a locked row as soon as a worker takes it. */
