@@ -71,7 +71,7 @@ export async function listCompartments(
   for await (const page of pages) {
     const isPatients = page.type === 'Patient'
     const own = selections.get(page.type)
-    if (isPatients || organizedBy === undefined) missing += page.missing
+    if (isPatients || page.type === 'Group' || organizedBy === undefined) missing += page.missing
     if (isPatients) await listPatients(store, principal, job, { ...page, selections, at })
     else if (organizedBy !== undefined) others += page.ids.length
     else if (own !== undefined) await listMembers(store, job, own, page)

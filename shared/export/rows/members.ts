@@ -23,14 +23,19 @@ export interface MemberPage {
   readonly missing: number
 }
 
-/** Yields the members of a Group, or the named patients, at a time. */
+/**
+ * Yields the members of a Group, or the named patients, at a time. A page of type Group has only the number of Groups
+ * and members that are not there.
+ */
 export async function* memberPages(
   store: StoreContext,
   principal: Principal,
   input: ExportInput,
   at: Date,
 ): AsyncGenerator<MemberPage> {
-  for (const [type, all] of await exportMembers(store, principal, input, at)) {
+  const { members, missing } = await exportMembers(store, principal, input, at)
+  if (missing > 0) yield { type: 'Group', rows: [], ids: [], missing }
+  for (const [type, all] of members) {
     for (let from = 0; from < all.length; from += MEMBERS_AT_ONCE) {
       const ids = all.slice(from, from + MEMBERS_AT_ONCE)
       const rows = await readVersionsAt(store, principal, type, { ids, at })
@@ -50,13 +55,22 @@ async function exportMembers(
   principal: Principal,
   { level, id = '', patients }: ExportInput,
   at: Date,
-): Promise<ReadonlyMap<string, readonly string[]>> {
-  if (level === 'instance') return new Map([['Patient', [id]]])
-  if (level === 'patient') return new Map([['Patient', patients ?? []]])
-  const members = await groupMembers(store, principal, { id, at, on: at })
-  if (patients === undefined) return members
+): Promise<Members> {
+  const ofPatients = (ids: readonly string[]) => new Map([['Patient', ids]])
+  if (level === 'instance') return { members: ofPatients([id]), missing: 0 }
+  if (level === 'patient') return { members: ofPatients(patients ?? []), missing: 0 }
+  const found = await groupMembers(store, principal, { id, at, on: at })
+  if (patients === undefined) return found
   const wanted = new Set(patients)
-  return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
+  const own = (found.members.get('Patient') ?? []).filter((one) => wanted.has(one))
+  return { members: ofPatients(own), missing: 0 }
+}
+
+interface Members {
+  /** Ids by type. */
+  readonly members: ReadonlyMap<string, readonly string[]>
+  /** Groups that are not there, and members that are not on this server. */
+  readonly missing: number
 }
 
 /** Returns the Patients visible to the caller and, for a Group, among its members. */
@@ -66,40 +80,49 @@ export async function patientsIn(
   ids: readonly string[],
   group: string | undefined,
 ): Promise<ReadonlySet<string>> {
-  const members =
+  const found =
     group && (await groupMembers(store, principal, { id: group, at: FAR, on: new Date() }))
-  const own = members && new Set(members.get('Patient'))
+  const own = found && new Set(found.members.get('Patient'))
   const among = ids.filter((id) => !own || own.has(id))
   const rows = await readVersionsAt(store, principal, 'Patient', { ids: among, at: FAR })
   return new Set(rows.map(({ content }) => contentId(content ?? '')))
 }
 
-/** Returns ids by type of members active `on` a day, in Groups as of `at`, including nested Groups. */
+/** Returns the members active `on` a day, in Groups as of `at`, including nested Groups. */
 async function groupMembers(
   store: StoreContext,
   principal: Principal,
   { id, at, on }: { readonly id: string; readonly at: Date; readonly on: Date },
-): Promise<ReadonlyMap<string, readonly string[]>> {
+): Promise<Members> {
   const found = new Map<string, Set<string>>()
+  let missing = 0
   const entered = new Set<string>([id])
   // Iterating a Set includes items that are added meanwhile.
   for (const group of entered) {
     const [row] = await readVersionsAt(store, principal, 'Group', { ids: [group], at })
-    if (row === undefined) continue
-    for (const { type, id: member } of activeMembers(parseVersion(toVersion(row)), on)) {
+    if (row === undefined) {
+      missing += 1
+      continue
+    }
+    for (const target of activeMembers(parseVersion(toVersion(row)), on)) {
+      const { type = '', id: member = '' } = target ?? {}
       if (type === 'Group') entered.add(member)
       else if (isResourceType(type)) found.set(type, (found.get(type) ?? new Set()).add(member))
+      else missing += 1
     }
   }
-  return new Map([...found].map(([type, ids]) => [type, [...ids]]))
+  return { members: new Map([...found].map(([type, ids]) => [type, [...ids]])), missing }
 }
 
+/** Undefined: a member that is not on this server. */
 function activeMembers({ member }: Resource, on: Date) {
-  return toObjects(member).flatMap(({ entity, inactive, period }) => {
+  const isActive = ({ inactive, period }: Readonly<Record<string, unknown>>) => {
     const end = isObject(period) ? parseDate(period.end) : undefined
-    if (inactive === true || (end !== undefined && end.high <= on.getTime())) return []
-    return targetIn(entity) ?? []
-  })
+    return inactive !== true && (end === undefined || end.high > on.getTime())
+  }
+  return toObjects(member)
+    .filter(isActive)
+    .map(({ entity }) => targetIn(entity))
 }
 
 /** Inserts the patients of a page, including missing ones, with the keys of `rows`. `job` is SQL. */

@@ -97,6 +97,19 @@ t.test('exports the compartments of the patients of a Group and of nested Groups
   t.equal((await stranger.get(`Group/${inner.id}/$export`)).status, 404)
 })
 
+t.test('reports nested Groups that are not there and members of other servers', async (t) => {
+  const elsewhere = 'https://example.com/fhir/R4/Patient/1'
+  const members = [`Patient/${lonely.id}`, 'Group/unknown', elsewhere].map((reference) => ({
+    entity: { reference },
+  }))
+  const named = { entity: { identifier: { system: 'https://example.com/mrn', value: '1' } } }
+  const outer = await admin.create({ ...aGroup(), member: [...members, named] })
+  const exported = await exportAll(client, `Group/${outer.id}/$export`)
+  t.same(idsIn(exported, 'Patient'), [lonely.id])
+  const lines = await fetchExportLines(client, exported.manifest.error)
+  t.match(lines.get('OperationOutcome'), [/3 members of the Group are not there/])
+})
+
 t.test('accepts the same parameters in a POST body', async (t) => {
   const parameter = [{ name: '_type', valueString: 'Organization' }]
   const url = statusUrl(await client.post('$export', { resourceType: 'Parameters', parameter }))
