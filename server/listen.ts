@@ -120,8 +120,12 @@ function announceEnd(connections: Connections): void {
   }
 }
 
-/** Closes connections without a request. Node's closeIdleConnections skips those that never sent one. */
+/**
+ * Closes connections without a request, and ends event streams that began after the announcement. Node's
+ * closeIdleConnections skips connections that never sent a request.
+ */
 function endIdle(connections: Connections): void {
+  announceEnd(connections)
   for (const [socket, running] of connections) if (running.size === 0) socket.destroy()
 }
 

@@ -7,6 +7,8 @@ import type { Client } from '../../fixtures/client.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin } = botica
+/** Enough for a request on a busy machine. */
+const DRAIN_MS = 5000
 
 interface Heard {
   readonly type: string
@@ -188,4 +190,13 @@ t.test('ends streams cleanly on web shutdown', async (t) => {
   await web.stop(300_000)
   await listener.over
   t.ok(Date.now() - startedAt < 150_000, 'long before the forced close')
+})
+
+t.test('ends a stream that begins while web shuts down', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  const web = await listen(botica.services, 0)
+  const stopping = web.stop(60_000, DRAIN_MS)
+  const listener = await follow(admin, id, `http://127.0.0.1:${web.port}/`)
+  await stopping
+  await t.resolves(listener.over)
 })
