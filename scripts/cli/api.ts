@@ -73,7 +73,7 @@ function readHeaders({ header, type, wait }: ApiOptions): Headers {
     headers.append(name, value)
   }
   if (type !== undefined) headers.set('Content-Type', type)
-  if (wait) headers.set('Prefer', 'respond-async')
+  if (wait) headers.append('Prefer', 'respond-async')
   return headers
 }
 

@@ -164,6 +164,9 @@ t.test('waits for the result of an asynchronous request with api --wait', async 
   const { stdout } = await run('api', 'GET', url)
   const [line = ''] = stdout.split('\n')
   t.match(JSON.parse(line), { resourceType: 'Patient' })
+  const lenient = ['--header', 'Prefer: handling=lenient']
+  const odd = await run('api', 'GET', '$export?_type=Patient&colour=red', '--wait', ...lenient)
+  t.match(JSON.parse(odd.stdout), { error: [{ count: 1 }] }, odd.stderr)
 })
 
 t.test('uses another client with api --as', async (t) => {
