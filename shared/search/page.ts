@@ -13,6 +13,7 @@ import { toVersion } from '../store/rows/rows.ts'
 import type { SearchPage, Version } from '../store/rows/version.ts'
 import { followIncludes } from './include.ts'
 import type { SearchRequest } from './language/search-request.ts'
+import { has } from './planner/bounds.ts'
 import { sampledJoin } from './planner/counted.ts'
 import {
   countedStatement,
@@ -243,10 +244,12 @@ export function buildSearchPage(
 const EXACT_COUNT = 10_000
 /** Under a policy, estimates are counted up to here: the statistics include invisible rows. */
 const LIMITED_COUNT = 100_000
-/** Above this number, accurate totals are estimated too. */
-const MAX_COUNTED = 1_000_000
-/** Larger estimates from the statistics of one condition are totals: counting even a part of so many is slow. */
-const GOOD_ESTIMATE = { accurate: MAX_COUNTED, estimate: 2 * EXACT_COUNT } as const
+/** Above this number, accurate totals are estimated too: counting as many index entries takes 200 ms. */
+const MAX_COUNTED = 600_000
+/** The same for one code: its rows are checked in the table, at 0.5 to 2 µs each. */
+const MAX_COUNTED_OF_CODE = 100_000
+/** Larger estimates from good statistics are totals with `_total=estimate`: counting even a part of so many is slow. */
+const GOOD_ESTIMATE = 2 * EXACT_COUNT
 /** Rows that the total of a join may walk, at 0.5 µs each, or as many lookups as take the time. */
 const WORK = { accurate: 500_000, estimate: 50_000 } as const
 
@@ -260,7 +263,8 @@ async function countRows(
   const estimate = Math.round(guesses.reduce((sum, { rows }) => sum + rows, 0))
   const isLimited = queries.some((query) => query.hasPolicyTests)
   const isGood = !isLimited && guesses.every((guess) => guess.isGood)
-  if (isGood && estimate > GOOD_ESTIMATE[asked]) return { count: estimate, isEstimate: true }
+  const most = asked === 'estimate' ? GOOD_ESTIMATE : mostExact(queries)
+  if (isGood && estimate > most) return { count: estimate, isEstimate: true }
   const max = mostCounted(asked, { queries, isLimited, estimate })
   const counted = queries.map((query) => ({ query, stats: toPlannerStats(statistics, query) }))
   const statement = countedStatement(counted, { max, work: WORK[asked] })
@@ -271,6 +275,9 @@ async function countRows(
   if (max === undefined || total.count < max) return total
   return { count: isLimited ? max - 1 : Math.max(total.count, estimate), isEstimate: true }
 }
+
+const mostExact = (queries: readonly Query[]) =>
+  queries.some((query) => has(query, 'keys')) ? MAX_COUNTED_OF_CODE : MAX_COUNTED
 
 interface Guessed {
   readonly queries: readonly Query[]
