@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrInsert } from '../core/cache.ts'
 import { badRequest } from '../core/errors.ts'
 import { singleValue } from '../core/query.ts'
 import {
@@ -13,7 +13,7 @@ import {
   searchParameter,
   searchParameters,
 } from '../fhir/definitions.ts'
-import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
+import { type OwnParameters, openOnce, type SearchParameter } from '../fhir/definitions-data.ts'
 import { typeCanonical } from '../fhir/published.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
 import { type Declared, readDeclared } from '../identity/declared.ts'
@@ -313,20 +313,16 @@ function listIncludes(type: string, own: OwnParameters | undefined): readonly st
   return referenceParameters(type, own).map((code) => `${type}:${code}`)
 }
 
-let known: ReadonlyMap<string, readonly string[]> | undefined
-
 /** Omits references to any type: `*` covers them. */
-function referrers(): ReadonlyMap<string, readonly string[]> {
-  if (known !== undefined) return known
+const referrers = openOnce(() => {
   const found = new Map<string, string[]>()
   for (const source of resourceTypes) {
     for (const code of referenceParameters(source)) {
       for (const target of searchParameter(source, code)?.targets ?? []) {
         if (!isResourceType(target)) continue
-        found.set(target, [...(found.get(target) ?? []), `${source}:${code}`])
+        getOrInsert(found, target, () => []).push(`${source}:${code}`)
       }
     }
   }
-  known = found
   return found
-}
+})

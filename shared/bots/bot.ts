@@ -1,7 +1,7 @@
 /** Resolves the Bot of a `$execute` or a Subscription, its identity, code and limits. */
 import { callerKey, type Principal, systemPrincipal } from '../access/principal.ts'
 import { authorProject, scopeIn } from '../access/scopes.ts'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrStart } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, forbiddenByPlatform, ignoreClientError, notFound } from '../core/errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
@@ -43,16 +43,11 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
     throw badRequest('Must specify bot ID or identifier.')
   }
   const key = `${callerKey(principal)} ${id ?? ''} ${id === undefined ? identifier : ''}`
-  const cached = cache.get(key)
-  if (cached !== undefined) return cached
-  const found =
+  return getOrStart(cache, key, () =>
     id === undefined
       ? findByIdentifier(services, principal, identifier ?? '')
-      : services.repository.read(principal, 'Bot', id).then(toFoundBot)
-  cache.set(key, found)
-  // Failures are not cached.
-  found.catch(() => cache.delete(key))
-  return found
+      : services.repository.read(principal, 'Bot', id).then(toFoundBot),
+  )
 }
 
 /** Errors: 404 for a Bot that was deleted. */

@@ -2,7 +2,7 @@
 import { oldestFirst } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrStart } from '../core/cache.ts'
 import { badRequest, HttpError } from '../core/errors.ts'
 import { yieldTurn } from '../core/yielding.ts'
 import { type CdsService, parseCdsService } from '../fhir/bot-cds.ts'
@@ -74,14 +74,7 @@ function readOffer<T>(bot: Resource, parse: (bot: Resource) => T | undefined): T
 }
 
 function listOffers(services: Services, principal: Principal): Promise<readonly Offer[]> {
-  const key = callerKey(principal)
-  const cached = cache.get(key)
-  if (cached !== undefined) return cached
-  const found = findOffers(services, principal)
-  cache.set(key, found)
-  // Failures are not cached.
-  found.catch(() => cache.delete(key))
-  return found
+  return getOrStart(cache, callerKey(principal), () => findOffers(services, principal))
 }
 
 /** Oldest first. Errors: 400 for too many Bots. */

@@ -3,6 +3,7 @@
  * that a run costs no command. Totals outlive the workers.
  */
 
+import { getOrInsert } from '../core/cache.ts'
 import { BOT_QUEUES, type ExecuteJob, keys } from '../queue/jobs.ts'
 import type { Queues } from '../queue/queue.ts'
 import type { Redis } from '../redis/redis.ts'
@@ -109,8 +110,7 @@ interface EndedRun {
 type Counter = Map<string, Map<string, number>>
 
 function count(counter: Counter, projectId: string, field: string, by: number): void {
-  const fields = counter.get(projectId) ?? new Map<string, number>()
-  counter.set(projectId, fields)
+  const fields = getOrInsert(counter, projectId, () => new Map<string, number>())
   fields.set(field, (fields.get(field) ?? 0) + by)
 }
 
@@ -190,8 +190,7 @@ function readOwners(hashes: readonly Readonly<Record<string, string>>[]) {
     const [owner = '', what = '', name = ''] = field.split(' ')
     const [botId = '', encoded = ''] = owner.split('@')
     const part = decodeURIComponent(encoded)
-    const parts = bots.get(botId) ?? new Map<string, Counts>()
-    bots.set(botId, parts)
+    const parts = getOrInsert(bots, botId, () => new Map<string, Counts>())
     parts.set(part, [...(parts.get(part) ?? []), [what, name, Number(value)]])
   }
   return bots

@@ -267,12 +267,43 @@ export class FreshCache<T> {
   }
 }
 
+interface KeyedValues<K, V> {
+  get(key: K): V | undefined
+  set(key: K, value: V): unknown
+  delete(key: K): unknown
+}
+
+/** Returns the value of a key, which `make` makes if there is none. */
+export function getOrInsert<K, V extends {}>(
+  values: KeyedValues<K, V>,
+  key: K,
+  make: () => V,
+): V {
+  const known = values.get(key)
+  if (known !== undefined) return known
+  const made = make()
+  values.set(key, made)
+  return made
+}
+
+/** Like `getOrInsert`, for a promise, whose failure is not kept. */
+export function getOrStart<K, T>(
+  values: KeyedValues<K, Promise<T>>,
+  key: K,
+  start: () => Promise<T>,
+): Promise<T> {
+  return getOrInsert(values, key, () => {
+    const started = start()
+    started.catch(() => values.delete(key))
+    return started
+  })
+}
+
 /** Memoizes values by name for the lifetime of an object. */
 export function memoFor<Owner extends object, T>(most = Number.POSITIVE_INFINITY) {
   const known = new WeakMap<Owner, Map<string, { readonly made: T }>>()
   return (owner: Owner, name: string, make: () => T): T => {
-    const byName = known.get(owner) ?? new Map<string, { readonly made: T }>()
-    known.set(owner, byName)
+    const byName = getOrInsert(known, owner, () => new Map())
     const found = byName.get(name)
     if (found !== undefined) return found.made
     const made = make()

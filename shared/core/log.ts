@@ -1,5 +1,7 @@
 /** JSON lines on stdout; ids only, never bodies, tokens or secrets. */
+
 import { type DestinationStream, type Logger, pino } from 'pino'
+import { getOrInsert } from './cache.ts'
 import { HttpError } from './errors.ts'
 
 export type { Logger }
@@ -22,11 +24,7 @@ const plain = new WeakMap<Logger, Logger>()
 
 /** Returns a logger without secret redaction, for lines that list their fields explicitly. */
 export function unredactedLogger(log: Logger): Logger {
-  const known = plain.get(log)
-  if (known !== undefined) return known
-  const made = log.child({}, { redact: [] })
-  plain.set(log, made)
-  return made
+  return getOrInsert(plain, log, () => log.child({}, { redact: [] }))
 }
 
 let standardOutput: DestinationStream | undefined

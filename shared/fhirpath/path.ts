@@ -4,7 +4,7 @@
  */
 
 import type { OptionVariants, ResourceNode } from 'fhirpath'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrInsert } from '../core/cache.ts'
 import { badRequest, HttpError, tooCostly } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-data.ts'
@@ -47,12 +47,7 @@ type PathCache = Cache<string, NodePath>
 const own = createPathCache('fhirpath', 300_000)
 
 export function compileNodes(expression: string, base = '', cache = own): NodePath {
-  const key = `${base}\n${expression}`
-  const known = cache.get(key)
-  if (known !== undefined) return known
-  const made = make(expression, base)
-  cache.set(key, made)
-  return made
+  return getOrInsert(cache, `${base}\n${expression}`, () => make(expression, base))
 }
 
 export function nodeValues(nodes: Nodes): unknown[] {

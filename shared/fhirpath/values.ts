@@ -1,4 +1,5 @@
 /** Equality and order of FHIRPath values, where plain code can decide them. */
+import { getOrInsert } from '../core/cache.ts'
 import { isDecimal, toNumber } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 
@@ -97,9 +98,7 @@ const texts = new WeakMap<readonly unknown[], ReadonlySet<unknown>>()
 /** Built once per list, which is searched many times. */
 function toLookup(all: readonly unknown[]): { has(value: unknown): boolean } {
   if (all.length < 20) return { has: (value) => all.includes(value) }
-  const known = texts.get(all) ?? new Set(all)
-  texts.set(all, known)
-  return known
+  return getOrInsert(texts, all, () => new Set(all))
 }
 
 /** Returns the items that are among `others`, in linear time. */

@@ -1,7 +1,7 @@
 /** Profiles of resources: StructureDefinitions of the Project, then of linked Projects, then of the standard. */
 import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { Cache, FreshCache } from '../core/cache.ts'
+import { Cache, FreshCache, getOrInsert } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
@@ -60,11 +60,7 @@ export function openProfiles(
       return undefined
     }
     const stamp = [canonical, ...[...found.values()].map(definitionStamp)].join(' ')
-    const known = compiled.get(stamp)
-    if (known !== undefined) return known
-    const profile = compileProfile(top, found)
-    compiled.set(stamp, profile)
-    return profile
+    return getOrInsert(compiled, stamp, () => compileProfile(top, found))
   }
 
   const options = { name: 'profiles', types: ['StructureDefinition'] as const, ...TIMES }

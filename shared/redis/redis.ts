@@ -1,5 +1,6 @@
 /** Redis connections, which reconnect for the lifetime of the process. */
 
+import { getOrInsert } from '../core/cache.ts'
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
 import { corkForTick } from '../core/batching.ts'
@@ -71,11 +72,7 @@ const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
 /** Connections that are down. Only the first loss and the last recovery are logged. */
 function downConnections(log: Logger): Set<Redis> {
-  const known = awayByLog.get(log)
-  if (known !== undefined) return known
-  const away = new Set<Redis>()
-  awayByLog.set(log, away)
-  return away
+  return getOrInsert(awayByLog, log, () => new Set<Redis>())
 }
 
 /** Returns a sentence on why queues cannot rely on this Redis; undefined if they can, or without access to INFO. */

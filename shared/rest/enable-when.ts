@@ -3,6 +3,7 @@
  * the nearest one. https://hl7.org/fhir/R4/questionnaire-definitions.html#Questionnaire.item.enableWhen.question
  */
 
+import { getOrInsert } from '../core/cache.ts'
 import { toNumber } from '../fhir/json.ts'
 import { isObject, toObjects } from '../fhir/resource.ts'
 
@@ -123,15 +124,12 @@ export class EnableWhen {
 
   #holds(condition: Item, answered: Item | undefined): boolean {
     if (answered === undefined) return conditionHolds(condition, [])
-    const verdicts = this.#verdicts.get(condition) ?? new Map<Item, boolean>()
-    this.#verdicts.set(condition, verdicts)
-    const known = verdicts.get(answered)
-    if (known !== undefined) return known
-    // An item below an answer depends on that answer, not on others to the same question.
-    const isAnswer = answered.linkId === undefined
-    const verdict = conditionHolds(condition, isAnswer ? [answered] : toObjects(answered.answer))
-    verdicts.set(answered, verdict)
-    return verdict
+    const verdicts = getOrInsert(this.#verdicts, condition, () => new Map<Item, boolean>())
+    return getOrInsert(verdicts, answered, () => {
+      // An item below an answer depends on that answer, not on others to the same question.
+      const isAnswer = answered.linkId === undefined
+      return conditionHolds(condition, isAnswer ? [answered] : toObjects(answered.answer))
+    })
   }
 }
 

@@ -3,6 +3,7 @@
 import { isHidden, visibleRows } from '../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
+import { getOrInsert } from '../core/cache.ts'
 import { ignoreClientError } from '../core/errors.ts'
 import { isResourceType, resourceTypes, searchParameter, typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
@@ -261,7 +262,7 @@ function seekTargets(
   const { resourceType: type } = resource
   if (include.type !== undefined && include.type !== type) return
   const of = (target: string) =>
-    entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
+    getOrInsert(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
   for (const code of includeCodes(include, type, own)) {
     for (const literal of referenceLiterals(resource, code, own)) {
       const reference = parseReference(literal)
@@ -299,8 +300,8 @@ function seekHolders(
     for (const code of includeCodes(include, type, own)) {
       const { targets } = searchParameter(type, code, own) ?? {}
       if (targets !== undefined && !targets.includes(resourceType)) continue
-      const byCode = entry(found, type, () => new Map<string, Set<string>>())
-      const texts = entry(byCode, code, () => new Set<string>())
+      const byCode = getOrInsert(found, type, () => new Map<string, Set<string>>())
+      const texts = getOrInsert(byCode, code, () => new Set<string>())
       const before = texts.size
       texts.add(referenceTo(resource))
       if (typeof url === 'string' && isCanonicalParameter(type, code, own)) texts.add(url)
@@ -314,11 +315,3 @@ function seekHolders(
 const CANONICAL_RESOURCES = resourceTypes.filter(
   (type) => searchParameter(type, 'url')?.expression === `${type}.url`,
 )
-
-function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
-  const known = map.get(key)
-  if (known !== undefined) return known
-  const made = make()
-  map.set(key, made)
-  return made
-}

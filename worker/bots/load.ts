@@ -16,7 +16,7 @@ import {
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { requiredLibraries } from '../../shared/bots/modules.ts'
 import { codeUrl } from '../../shared/bots/versions.ts'
-import { Cache, sizeWithin } from '../../shared/core/cache.ts'
+import { Cache, sizeWithin, getOrStart } from '../../shared/core/cache.ts'
 import { badRequest } from '../../shared/core/errors.ts'
 import { type BotDeclarations, readDeclarations } from '../../shared/fhir/bot-declarations.ts'
 import { atLabel, LIVE, versionName } from '../../shared/fhir/bot-labels.ts'
@@ -84,7 +84,7 @@ export function createLoader(services: Services) {
       const botProject = isHome ? session.project : await projects.fetch(job.botProjectId)
       const sources = [botProject, ...(isHome ? [] : [session.project])]
       const secrets = mergeSecrets(sources, present.system === true, declared?.secrets)
-      const context = await contextText(services, session)
+      const context = await getOrStart(contexts, session, () => describeContext(services, session))
       return { ...loaded, session, declared, secrets, context }
     },
     /** Returns the project's limit on concurrent runs over all workers; Infinity if not set. */
@@ -256,16 +256,6 @@ export function eventText(run: EventOf): string {
   })
   const parameters = job.parameters === undefined ? '' : `,"parameters":${job.parameters}`
   return `${head.slice(0, -1)}${parameters},"secrets":${secrets},"context":${context}}`
-}
-
-function contextText(services: Services, session: Session): Promise<string> {
-  const known = contexts.get(session)
-  if (known !== undefined) return known
-  const text = describeContext(services, session)
-  contexts.set(session, text)
-  // Failures are not cached.
-  text.catch(() => contexts.delete(session))
-  return text
 }
 
 async function describeContext(services: Services, session: Session): Promise<string> {

@@ -1,7 +1,7 @@
 /** Key and debounce of deliveries to Bots, from the extensions of the Bot. */
 import { type FoundBot, resolveAuthorSession, toFoundBot } from '../../shared/bots/bot.ts'
 import { debounceMs, readEventPace } from '../../shared/bots/pace.ts'
-import { Cache } from '../../shared/core/cache.ts'
+import { Cache, getOrStart } from '../../shared/core/cache.ts'
 import { ignoreClientError } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -24,14 +24,9 @@ export function createPaceReader(services: Services): ReadPace {
   return async (subscription, project, about) => {
     const { author, project: home } = subscription.meta ?? {}
     const key = JSON.stringify([project, home, author, about.bot])
-    const cached = bots.get(key)
-    const finding = cached ?? findBot(services, subscription, project, about.bot)
-    if (cached === undefined) {
-      bots.set(key, finding)
-      // Failures are not cached.
-      finding.catch(() => bots.delete(key))
-    }
-    const found = await finding
+    const found = await getOrStart(bots, key, () =>
+      findBot(services, subscription, project, about.bot),
+    )
     return found === undefined ? {} : readDeliveryPace(found, about)
   }
 }

@@ -3,6 +3,7 @@
  * paths.ts.
  */
 
+import { getOrInsert } from '../../core/cache.ts'
 import { badRequest } from '../../core/errors.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { eachMember } from '../../fhir/json-text.ts'
@@ -75,13 +76,11 @@ export const MASKED_TYPES: ReadonlySet<string> = new Set(Object.keys(MASKS))
 
 /** Returns the paths that no caller may search: secrets, and elements hidden from anyone. */
 export function unsearchablePaths(type: string): readonly string[] {
-  const known = unsearchable.get(type)
-  if (known !== undefined) return known
-  const { always = [], superAdmin = [], admin = [], digests = [] } = MASKS[type] ?? {}
-  const masked = [...always, ...superAdmin, ...admin].filter((name) => !digests.includes(name))
-  const paths = [...masked, ...secretPaths(type)]
-  unsearchable.set(type, paths)
-  return paths
+  return getOrInsert(unsearchable, type, () => {
+    const { always = [], superAdmin = [], admin = [], digests = [] } = MASKS[type] ?? {}
+    const masked = [...always, ...superAdmin, ...admin].filter((name) => !digests.includes(name))
+    return [...masked, ...secretPaths(type)]
+  })
 }
 
 const unsearchable = new Map<string, readonly string[]>()

@@ -1,4 +1,5 @@
 /** Store reads for fields: resources by id, and searches. */
+import { getOrInsert } from '../../core/cache.ts'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
@@ -278,12 +279,7 @@ async function searchPages(run: Run, wanted: ReferenceSearch): Promise<readonly 
 }
 
 function cachedRequest(run: Run, wanted: Search): Promise<SearchRequest> {
-  const key = searchKey(wanted)
-  const known = run.requests.get(key)
-  if (known !== undefined) return known
-  const made = readRequest(run, wanted)
-  run.requests.set(key, made)
-  return made
+  return getOrInsert(run.requests, searchKey(wanted), () => readRequest(run, wanted))
 }
 
 async function readRequest(

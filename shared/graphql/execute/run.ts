@@ -3,6 +3,7 @@
 import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import pLimit from 'p-limit'
 import { servicePrincipal } from '../../access/principal.ts'
+import { getOrInsert } from '../../core/cache.ts'
 import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../core/errors.ts'
 import { type Logger, unredactedLogger } from '../../core/log.ts'
 import { TimeSlicer } from '../../core/yielding.ts'
@@ -138,8 +139,7 @@ export class Run {
     { plan, of }: { readonly plan: Plan; readonly of: unknown },
     write: (part: DeferredText) => void,
   ): void {
-    const texts = this.texts.get(plan) ?? new Map<unknown, string>()
-    this.texts.set(plan, texts)
+    const texts = getOrInsert(this.texts, plan, () => new Map<unknown, string>())
     const known = texts.get(of)
     if (known !== undefined) {
       out.text += known

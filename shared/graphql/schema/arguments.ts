@@ -1,4 +1,5 @@
 /** Arguments of searches and of lists inside a resource. */
+
 import {
   type GraphQLArgumentConfig,
   GraphQLEnumType,
@@ -6,6 +7,7 @@ import {
   GraphQLNonNull,
   GraphQLString,
 } from 'graphql'
+import { getOrInsert } from '../../core/cache.ts'
 import { tooCostly } from '../../core/errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
 import type { Given } from './elements.ts'
@@ -30,12 +32,10 @@ const LEFT_OUT: ReadonlySet<string> = new Set([
 const ADDED = ['_filter', '_account']
 
 export function parameterNames(type: string): ReadonlyMap<string, string> {
-  const known = names.get(type)
-  if (known !== undefined) return known
-  const codes = [...searchParameters(type).keys(), ...ADDED].filter((code) => !LEFT_OUT.has(code))
-  const made = new Map(codes.map((code) => [snake(code), code] as const).filter(isLegal))
-  names.set(type, made)
-  return made
+  return getOrInsert(names, type, () => {
+    const codes = [...searchParameters(type).keys(), ...ADDED].filter((code) => !LEFT_OUT.has(code))
+    return new Map(codes.map((code) => [snake(code), code] as const).filter(isLegal))
+  })
 }
 
 const names = new Map<string, ReadonlyMap<string, string>>()
@@ -43,12 +43,10 @@ const isLegal = ([name]: readonly [string, string]) => /^[_A-Za-z][_0-9A-Za-z]*$
 const snake = (code: string) => code.replaceAll('-', '_')
 
 export function searchArguments(type: string): Arguments {
-  const made = searches.get(type) ?? {
+  return getOrInsert(searches, type, () => ({
     ...Object.fromEntries([...parameterNames(type).keys()].map((name) => [name, texts])),
     ...PAGING,
-  }
-  searches.set(type, made)
-  return made
+  }))
 }
 
 const searches = new Map<string, Arguments>()
@@ -60,17 +58,14 @@ export function reverseArguments(
   isShort: boolean,
 ): Arguments {
   // Many types share the same reference parameters.
-  const key = `${type} ${codes.join(' ')} ${isShort}`
-  const known = reverses.get(key)
-  if (known !== undefined) return known
-  const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
-  const values = Object.fromEntries(codes.map((code) => [snake(code), { value: code }]))
-  const reference = { type: new GraphQLNonNull(new GraphQLEnumType({ name, values })) }
-  const { _id, ...all } = searchArguments(type)
-  const others = isShort ? { ...PAGING, _filter: texts, _lastUpdated: texts } : all
-  const made = { _reference: reference, ...others }
-  reverses.set(key, made)
-  return made
+  return getOrInsert(reverses, `${type} ${codes.join(' ')} ${isShort}`, () => {
+    const name = [type, ...codes.map(snake), isShort ? 'any' : 'reference'].join('_')
+    const values = Object.fromEntries(codes.map((code) => [snake(code), { value: code }]))
+    const reference = { type: new GraphQLNonNull(new GraphQLEnumType({ name, values })) }
+    const { _id, ...all } = searchArguments(type)
+    const others = isShort ? { ...PAGING, _filter: texts, _lastUpdated: texts } : all
+    return { _reference: reference, ...others }
+  })
 }
 
 const reverses = new Map<string, Arguments>()
@@ -97,9 +92,7 @@ export function restQuery(type: string, given: Given): URLSearchParams {
 export function listArguments({ content }: Child): Arguments {
   if (content.kind !== 'object') return PART
   const name = graphqlTypeName(content.place)
-  const made = lists.get(name) ?? { ...filterArguments(content.place), ...PART }
-  lists.set(name, made)
-  return made
+  return getOrInsert(lists, name, () => ({ ...filterArguments(content.place), ...PART }))
 }
 
 const lists = new Map<string, Arguments>()

@@ -1,4 +1,5 @@
 /** Lazy schema: graphql-js would walk every field of every type at once. Types hide their fields until queried. */
+
 import {
   type GraphQLArgument,
   type GraphQLFieldConfigMap,
@@ -16,6 +17,7 @@ import {
   isObjectType,
   isUnionType,
 } from 'graphql'
+import { getOrInsert } from '../../core/cache.ts'
 import { openOnce } from '../../fhir/definitions-data.ts'
 
 export interface Gate {
@@ -129,11 +131,8 @@ export class LazySchema extends GraphQLSchema {
 }
 
 export function listOfType<T extends GraphQLNullableType>(type: T): GraphQLList<GraphQLNonNull<T>> {
-  const known = lists.get(type) as GraphQLList<GraphQLNonNull<T>> | undefined
-  if (known !== undefined) return known
-  const made = new GraphQLList(new GraphQLNonNull(type))
-  lists.set(type, made)
-  return made
+  const list = getOrInsert(lists, type, () => new GraphQLList(new GraphQLNonNull(type)))
+  return list as GraphQLList<GraphQLNonNull<T>>
 }
 
 const lists = new WeakMap<object, object>()

@@ -1,4 +1,5 @@
 /** Output types, built on demand. https://hl7.org/fhir/R4/graphql.html */
+
 import {
   GraphQLBoolean,
   type GraphQLFieldConfig,
@@ -11,6 +12,7 @@ import {
   GraphQLString,
   GraphQLUnionType,
 } from 'graphql'
+import { getOrInsert } from '../../core/cache.ts'
 import { resourceTypes, searchParameters, shortText } from '../../fhir/definitions.ts'
 import { openOnce } from '../../fhir/definitions-data.ts'
 import { isResource } from '../../fhir/resource.ts'
@@ -116,12 +118,8 @@ export function once<T extends GraphQLNamedType>(
   name: string,
   make: (name: string) => T,
 ): T {
-  const known = made.get(name)
   // Each name has only one kind of type.
-  if (known !== undefined) return known as T
-  const type = make(name)
-  made.set(name, type)
-  return type
+  return getOrInsert(made, name, () => make(name)) as T
 }
 
 const RESOURCE_TYPE: Field = {
@@ -239,9 +237,11 @@ const parameters = openOnce(() => {
       if (kind !== 'reference' || code.startsWith('_')) continue
       if (targets === undefined) add(toAny, type, code)
       for (const target of targets ?? []) {
-        const codes = byTarget.get(target) ?? new Map()
-        byTarget.set(target, codes)
-        add(codes, type, code)
+        add(
+          getOrInsert(byTarget, target, () => new Map()),
+          type,
+          code,
+        )
       }
     }
   }
@@ -249,7 +249,5 @@ const parameters = openOnce(() => {
 })
 
 function add(codes: Codes, type: string, code: string): void {
-  const known = codes.get(type)
-  if (known === undefined) codes.set(type, [code])
-  else known.push(code)
+  getOrInsert(codes, type, () => []).push(code)
 }

@@ -1,4 +1,5 @@
 /** One schema per kind of caller and root, built at the first query. */
+import { getOrInsert } from '../../core/cache.ts'
 import {
   DirectiveLocation,
   GraphQLBoolean,
@@ -60,16 +61,14 @@ export function audienceName({ isSuperAdmin, instance = '' }: Audience): string 
 export function schemaFor(audience: Audience): LazySchema {
   const { isSuperAdmin, instance } = audience
   const name = audienceName(audience)
-  const known = schemas.get(name)
-  if (known !== undefined) return known
-  const parts = shared.get(isSuperAdmin) ?? partsFor(isSuperAdmin)
-  shared.set(isSuperAdmin, parts)
-  const find = (wanted: string) => outputNamed(parts, wanted) ?? inputNamed(parts, wanted)
-  parts.gate.isOpen = false
-  const schema = new LazySchema(schemaConfig(parts, instance), find)
-  parts.gate.isOpen = true
-  schemas.set(name, schema)
-  return schema
+  return getOrInsert(schemas, name, () => {
+    const parts = getOrInsert(shared, isSuperAdmin, () => partsFor(isSuperAdmin))
+    const find = (wanted: string) => outputNamed(parts, wanted) ?? inputNamed(parts, wanted)
+    parts.gate.isOpen = false
+    const schema = new LazySchema(schemaConfig(parts, instance), find)
+    parts.gate.isOpen = true
+    return schema
+  })
 }
 
 const schemas = new Map<string, LazySchema>()

@@ -3,7 +3,7 @@ import { unsearchablePaths } from '../../access/fields/fields.ts'
 import { overlaps } from '../../access/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { Cache, FreshCache } from '../../core/cache.ts'
+import { Cache, FreshCache, getOrInsert } from '../../core/cache.ts'
 import { timings } from '../../core/config/waits.ts'
 import { badRequest, HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -161,9 +161,8 @@ export function ownParametersFrom(
     if (found.length === 0 || isTaken) continue
     stamps.push(stamp)
     for (const definition of found) {
-      const codes = types.get(definition.base) ?? new Map<string, OwnParameter>()
+      const codes = getOrInsert(types, definition.base, () => new Map<string, OwnParameter>())
       codes.set(definition.code, { ...definition, stamp, isReady: indexed.has(stamp) })
-      types.set(definition.base, codes)
     }
   }
   const stamp = stamps.join()

@@ -8,6 +8,7 @@
 
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { getOrInsert } from '../../core/cache.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Statement } from '../../postgres/statement.ts'
@@ -268,14 +269,12 @@ const texts = new WeakMap<readonly WritePart[], string>()
 
 /** Only one part can be planned: its rows are the list `partRow`. */
 function statementText(parts: readonly WritePart[]): string {
-  const known = texts.get(parts)
-  if (known !== undefined) return known
-  const rows = unnestSql(['input', 'partRow'])
-  const planned = parts.flatMap((part) => part.planned?.(rows) ?? [])
-  if (planned.length > 1) throw new Error('Two parts of the writing statement can be planned')
-  const text = textWith(planned.map((part) => `${part},`).join(''))
-  texts.set(parts, text)
-  return text
+  return getOrInsert(texts, parts, () => {
+    const rows = unnestSql(['input', 'partRow'])
+    const planned = parts.flatMap((part) => part.planned?.(rows) ?? [])
+    if (planned.length > 1) throw new Error('Two parts of the writing statement can be planned')
+    return textWith(planned.map((part) => `${part},`).join(''))
+  })
 }
 
 /** Creates of one type in one Project by one Principal. */

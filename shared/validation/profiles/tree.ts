@@ -1,4 +1,5 @@
 /** The elements of a StructureDefinition as a tree. https://hl7.org/fhir/R4/elementdefinition.html */
+import { getOrInsert } from '../../core/cache.ts'
 import type { Constraint } from '../../fhir/definitions-data.ts'
 import { asArray, canonicalUrl, isObject, type Meta } from '../../fhir/resource.ts'
 import type { Run } from '../profile-run.ts'
@@ -73,8 +74,8 @@ export function buildElementTree(derived: readonly StructureDefinition[]): Eleme
     if (steps.length > MAX_STEPS) continue
     let node = root
     for (const { name, slices } of steps) {
-      node = ensureChild(node.children, name, name)
-      for (const slice of slices) node = ensureChild(node.slices, slice, name)
+      node = getOrInsert(node.children, name, () => createNode(name))
+      for (const slice of slices) node = getOrInsert(node.slices, slice, () => createNode(name))
     }
     node.element = merged(node.element, element)
   }
@@ -96,14 +97,6 @@ function elementSteps({ id, path, sliceName }: ProfileElement) {
     const name = (colon === -1 ? step : step.slice(0, colon)).replace('[x]', '')
     return { name, slices: colon === -1 ? [] : step.slice(colon + 1).split('/') }
   })
-}
-
-function ensureChild(nodes: Map<string, ElementNode>, key: string, name: string): ElementNode {
-  const known = nodes.get(key)
-  if (known !== undefined) return known
-  const made = createNode(name)
-  nodes.set(key, made)
-  return made
 }
 
 function createNode(name: string): ElementNode {
