@@ -66,7 +66,7 @@ async function openHospital(stage: Stage, hospital: Hospital): Promise<Loaded> {
     client.query('vacuum analyze'),
   )
   const vacuumed = (performance.now() - began) / 1000
-  await stage.services.database.query({ text: 'checkpoint', values: [] })
+  await stage.services.database.query({ text: 'checkpoint' })
   const others = new Map([
     ['import', `${Math.round(count / took)} resources/s`],
     ['vacuum analyze', `${vacuumed.toFixed(1)} s`],
@@ -106,7 +106,6 @@ async function tableSizes({ services }: Stage): Promise<readonly [string, string
         where indrelid in ('version'::regclass, 'resource'::regclass, 'idx_string'::regclass,
           'idx_range'::regclass)) t
       where t.bytes > 1000000 order by t.name`,
-    values: [],
   })
   return rows.map(({ name, rows: count, bytes }) => [
     `size of ${name}`,

@@ -43,9 +43,9 @@ export async function load(
   resources: number,
 ): Promise<void> {
   for await (const made of copies(resources)) await createAll(services, principal, made)
-  await services.database.query({ text: 'vacuum analyze', values: [] })
+  await services.database.query({ text: 'vacuum analyze' })
   // Otherwise the load is written to disk during the bench.
-  await services.database.query({ text: 'checkpoint', values: [] })
+  await services.database.query({ text: 'checkpoint' })
 }
 
 export async function createAll(

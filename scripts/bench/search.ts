@@ -81,7 +81,7 @@ export async function search(
   await delay(LATER_MS)
   const later = await measureAll(large, seconds)
   const beside = await measureAll(small, seconds)
-  await stage.services.database.query({ text: 'vacuum analyze', values: [] })
+  await stage.services.database.query({ text: 'vacuum analyze' })
   await delay(LATER_MS)
   const settled = await measureAll(large, seconds)
   for (const { wire } of [large, small]) wire.close()

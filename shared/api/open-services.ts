@@ -171,7 +171,6 @@ async function requireSessions(config: Config, database: Database, log: Logger):
 async function requireTables(database: Database): Promise<void> {
   const rows = await database.query<{ found: boolean }>({
     text: `select to_regclass('version') is not null and to_regclass('search_key_salt') is not null as found`,
-    values: [],
   })
   if (rows[0]?.found !== true) {
     throw new StartError('The database has no tables yet; run `node scripts/migrate.ts` first')

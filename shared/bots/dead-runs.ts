@@ -40,7 +40,6 @@ export async function claimDeadRun(connection: Connection): Promise<DueRun | und
     name: 'dead-run-claim',
     text: `select id, project as "projectId", bot as "botId", job from dead_run
       where due <= clock_timestamp() order by due limit 1 for update skip locked`,
-    values: [],
   })
   return row && { ...row, job: row.job ?? undefined }
 }
@@ -94,7 +93,6 @@ export async function removeOldDeadRuns(connection: Connection): Promise<void> {
     name: 'dead-run-old',
     text: `delete from dead_run where (project, id) in (select project, id from dead_run
       where failed < clock_timestamp() - interval '${DEAD_KEPT}' limit ${FORGOTTEN_AT_ONCE})`,
-    values: [],
   })
 }
 
@@ -119,6 +117,5 @@ export async function claimDeadNotices(connection: Connection): Promise<readonly
           where o.at < clock_timestamp() - interval '1 day'
         returning project, bot)
       select d.project as "projectId", d.bot as "botId", d.n as count from d join n using (project, bot)`,
-    values: [],
   })
 }

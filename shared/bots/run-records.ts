@@ -207,7 +207,6 @@ export async function removeOldBotRuns(database: Connection): Promise<readonly s
       select bot, started, id from bot_run
       where started < clock_timestamp() - interval '${KEPT}' limit ${FORGOTTEN_AT_ONCE})
       returning case when archived then record end as record`,
-    values: [],
   })
   return archivePlaces(removed)
 }

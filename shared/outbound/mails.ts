@@ -155,7 +155,6 @@ export async function markMailFailed(
     name: 'mail-clear',
     text: `delete from mail
       where state <> 'waiting' and added < clock_timestamp() - interval '${KEPT}'`,
-    values: [],
   })
   return await releaseLeased(connection, MAILS, mailLease(mail), {
     name: 'mail-keep',

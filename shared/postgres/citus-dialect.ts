@@ -21,7 +21,7 @@ export const CITUS: Dialect = {
   // A transaction of the coordinator writes on other servers and has no transaction id itself.
   mayHaveWritten: 'true',
   async run(statement, send) {
-    const { inSteps, perProject, values } = statement
+    const { inSteps, perProject, values = [] } = statement
     if (inSteps !== undefined) {
       return (await inSteps({ query: (one) => CITUS.run(one, send) })) as never[]
     }

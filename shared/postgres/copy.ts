@@ -110,13 +110,13 @@ function createSession(client: Client, { signal, release }: SessionOptions): Cop
       throw toFailure(error, what)
     }
   }
-  const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
+  const run = (text: string) => guarded({ text }, () => client.query(text))
   return {
     query: <Row extends object>(statement: Statement) =>
       guarded(statement, () =>
         dialect.run<Row>(statement, async <R extends object>({ text, values }: Statement) => {
           // pg's types ask for a mutable array but pg does not change it.
-          return (await client.query<R>({ text, values: values as unknown[] })).rows
+          return (await client.query<R>({ text, values: values as unknown[] | undefined })).rows
         }),
       ),
     async snapshot(work) {
@@ -131,7 +131,7 @@ function createSession(client: Client, { signal, release }: SessionOptions): Cop
       }
     },
     copy: (sql, sink) =>
-      guarded({ text: 'an export', values: [] }, async () => {
+      guarded({ text: 'an export' }, async () => {
         const query = new CopyQuery(sql, sink)
         client.query(query)
         await query.done

@@ -219,7 +219,7 @@ class PooledDatabase implements Database {
 
   async ping(): Promise<number> {
     const start = performance.now()
-    await this.query({ text: 'select 1', values: [] })
+    await this.query({ text: 'select 1' })
     return performance.now() - start
   }
 

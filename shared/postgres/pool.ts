@@ -92,7 +92,7 @@ export function askRows<Row extends object>(
   return new Promise((resolve, reject) => {
     const timer = setTimeout(cutSilent, silenceMs, connection)
     // pg's types ask for a mutable array but pg does not change it.
-    const values = statement.values as unknown[]
+    const values = (statement.values ?? []) as unknown[]
     const answered = (error: Error | null | undefined, result: Rows<Row>) => {
       clearTimeout(timer)
       if (error) reject(error)

@@ -192,7 +192,6 @@ async function primaryPlace(primary: Database): Promise<number> {
   const [row] = await primary.query<{ place: number }>({
     name: 'primary-place',
     text: `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as place`,
-    values: [],
     isMaintenance: true,
   })
   return row?.place ?? Number.POSITIVE_INFINITY
@@ -204,7 +203,6 @@ async function replayedPlace(database: Database): Promise<number> {
     name: 'replayed-place',
     text: `select case when pg_is_in_recovery() then
       pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8 end as place`,
-    values: [],
     isMaintenance: true,
   })
   return row?.place ?? -1

@@ -24,7 +24,6 @@ export async function keepSessionSettings(connection: Connection): Promise<void>
       text: `do $$ begin
         execute format('alter role current_user in database %I set ${name} = %L', current_database(), '${value}');
       end $$`,
-      values: [],
     })
   }
 }
@@ -107,7 +106,6 @@ export async function connectionRoom(connection: Connection): Promise<Room> {
         case when not rolsuper then nullif(datconnlimit, -1) end) as most,
       (select count(*)::int from pg_stat_activity where datid is not null) as used
       from pg_roles, pg_database where rolname = current_user and datname = current_database()`,
-    values: [],
   })
   return room ?? { most: Number.POSITIVE_INFINITY, used: 0 }
 }

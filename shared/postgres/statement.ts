@@ -27,7 +27,7 @@ export interface Statement {
   /** Citus: the Projects in list `x`. The statement is sent once for each, see `projectOfList` of the dialect. */
   readonly perProject?: readonly number[]
   readonly text: string
-  readonly values: readonly unknown[]
+  readonly values?: readonly unknown[] | undefined
 }
 
 /** True when the statement returns a row: for writes, when they have changed one. */

@@ -62,7 +62,7 @@ function runBesideLocks<Raw, T>(
   work: (connection: Connection) => Promise<T>,
   locks: readonly bigint[],
 ): Promise<T> {
-  const holdsThem = toStatement('select 1')
+  const holdsThem = { text: 'select 1' }
   const run = async (holder: Connection) => {
     await holder.query(holdsThem)
     const guarded = async (connection: Connection) => {
@@ -176,20 +176,20 @@ function isRejected(result: PromiseSettledResult<unknown>): result is PromiseRej
 /** With REPEATABLE READ the first statement fixes the snapshot, so session locks are taken before `begin`. */
 function buildTransactionFrame({ oneState = false, locks = [] }: TransactionOptions) {
   const held = locks.length > 0
-  const begin = toStatement(oneState ? 'begin isolation level repeatable read' : 'begin')
-  const unlock = held && oneState ? [toStatement('select pg_advisory_unlock_all()')] : []
+  const begin = { text: oneState ? 'begin isolation level repeatable read' : 'begin' }
+  const unlock = held && oneState ? [{ text: 'select pg_advisory_unlock_all()' }] : []
   const lock = held ? [lockStatement(locks, oneState ? 'pg_advisory_lock' : XACT_LOCK)] : []
   return {
     opening: oneState ? [...lock, begin] : [begin, ...lock],
-    ending: [toStatement('commit'), ...unlock],
-    abandoning: [toStatement('rollback'), ...unlock],
+    ending: [{ text: 'commit' }, ...unlock],
+    abandoning: [{ text: 'rollback' }, ...unlock],
   }
 }
 
 // An inner savepoint hides an outer one of its name until it is released.
-const SAVEPOINT = toStatement('savepoint part')
-const RELEASE = toStatement('release savepoint part')
-const UNDO = toStatement('rollback to savepoint part')
+const SAVEPOINT = { text: 'savepoint part' }
+const RELEASE = { text: 'release savepoint part' }
+const UNDO = { text: 'rollback to savepoint part' }
 
 const XACT_LOCK = 'pg_advisory_xact_lock'
 
@@ -200,8 +200,4 @@ export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statem
     text: `select ${how}(k) from unnest($1::bigint[]) k`,
     values: [arrayLiteral(locks)],
   }
-}
-
-function toStatement(text: string): Statement {
-  return { text, values: [] }
 }

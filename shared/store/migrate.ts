@@ -111,7 +111,6 @@ export async function checkIndexRevision(connection: Connection): Promise<void> 
 export async function oldestIndexRevision(connection: Connection): Promise<number> {
   const [row] = await connection.query<{ rev: number }>({
     text: 'select rev from index_revision',
-    values: [],
   })
   return row?.rev ?? 0
 }

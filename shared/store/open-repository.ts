@@ -54,7 +54,6 @@ export async function openRepository(
   const [row] = await database.query<{ salt: Buffer; isCitus: boolean }>({
     text: `select salt, to_regclass('pg_dist_partition') is not null as "isCitus"
       from search_key_salt`,
-    values: [],
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   chooseDialect(row.isCitus ? CITUS : POSTGRES)

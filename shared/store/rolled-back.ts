@@ -18,8 +18,8 @@ import { deleteStatement } from './write/deletions.ts'
 /** Others wait for the locks of the work for about this long. */
 const LOOK_MS = 100
 /** Shorter than the time after which PostgreSQL looks for deadlocks, whose end might be that of another transaction. */
-const LOCK_TIMEOUT = { text: `set local lock_timeout = '500ms'`, values: [] }
-const OWN_PROCESS = { text: 'select pg_backend_pid() as pid', values: [] }
+const LOCK_TIMEOUT = { text: `set local lock_timeout = '500ms'` }
+const OWN_PROCESS = { text: 'select pg_backend_pid() as pid' }
 
 /** Undoes all that the work does on the given Database. Calls `stop` if others wait for a row that it has locked. */
 export async function rolledBack<T>(

@@ -208,7 +208,6 @@ export async function countDeadLetters(connection: Connection): Promise<DeadCoun
     text: `select (select count(*)::int from delivery where state = 'failed') as delivery,
       count(*) filter (where job is null)::int as schedule, count(job)::int as run
       from dead_run where due is null`,
-    values: [],
   })
   return row ?? NO_DEAD
 }

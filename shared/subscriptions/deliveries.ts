@@ -137,7 +137,6 @@ export async function readDeliveryBacklog(connection: Connection): Promise<Backl
           as "oldestSeconds",
         (select count(*)::int from subscription_state where paused_until > clock_timestamp()) as paused
       from delivery where state <> 'failed'`,
-    values: [],
   })
   return row ?? NO_BACKLOG
 }

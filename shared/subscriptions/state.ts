@@ -257,7 +257,6 @@ export async function endedSubscriptions(connection: Connection): Promise<readon
       join version v on v.project = a.project and v.type = ${typeNumber(SUBSCRIPTION)}
         and v.id = a.id and v.ver = a.ver
       where a.ends < clock_timestamp() and a.until is null limit ${AT_ONCE}`,
-    values: [],
   })
 }
 
@@ -266,7 +265,6 @@ export async function removeOldDeliveries(connection: Connection): Promise<void>
     name: 'delivery-old',
     text: `delete from delivery where state = 'failed'
       and due < clock_timestamp() - interval '${DEAD_KEPT}'`,
-    values: [],
   })
 }
 
@@ -294,7 +292,6 @@ export async function unreportedSubscriptions(
     name: 'subscriptions-unreported',
     text: `select project, subscription::text from subscription_state
       where untold_since < clock_timestamp() - interval '${SUMMED_UP}' limit ${REPORTED_AT_ONCE}`,
-    values: [],
   })
 }
 

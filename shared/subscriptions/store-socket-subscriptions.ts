@@ -141,7 +141,6 @@ export async function removeOldWatches(connection: Connection): Promise<void> {
   await connection.query({
     name: 'socket-watch-old',
     text: 'delete from active_subscription where until < now()',
-    values: [],
   })
 }
 

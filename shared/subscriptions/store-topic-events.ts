@@ -94,7 +94,6 @@ export async function removeOldTopicEvents(connection: Connection): Promise<void
     text: `delete from topic_event e using (select project, subscription, num from topic_event
         where at < clock_timestamp() - interval '${EVENTS_KEPT}' limit ${REMOVED_AT_ONCE}) x
       where e.project = x.project and e.subscription = x.subscription and e.num = x.num`,
-    values: [],
   })
 }
 
@@ -123,7 +122,6 @@ export async function addHeartbeats(connection: Connection): Promise<number> {
       select project, gen_random_uuid(), id, ${typeNumber(SUBSCRIPTION)}, id, ver, 'b', '{}', beat_target
       from due join claimed c using (project) where c.subscription = due.id
       returning 1`,
-    values: [],
   })
   return rows.length
 }

@@ -222,7 +222,6 @@ export async function endedExport(connection: Connection): Promise<EndedExport |
         and not exists (select 1 from export_part p
           where p.job = j.id and p.state = 'active' and p.lease > clock_timestamp())
       order by j.finished limit 1 for update of j skip locked`,
-    values: [],
   })
   return found
 }

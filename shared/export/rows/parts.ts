@@ -146,7 +146,6 @@ export async function waitingParts(connection: Connection): Promise<WaitingParts
           as "oldestSeconds"
       from export_part p join export_job j on j.id = p.job
       where p.state <> 'done' and j.state in ('accepted', 'active')`,
-    values: [],
   })
   return row ?? NO_PARTS
 }

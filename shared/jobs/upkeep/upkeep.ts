@@ -26,7 +26,6 @@ export async function writtenResources(database: Database): Promise<number> {
     name: 'upkeep-written',
     text: `select pg_stat_get_tuples_inserted('resource'::regclass)
       + pg_stat_get_tuples_updated('resource'::regclass) as written`,
-    values: [],
   })
   return Number(row?.written ?? 0)
 }
@@ -34,7 +33,6 @@ export async function writtenResources(database: Database): Promise<number> {
 export async function appliedMigrations(connection: Connection): Promise<readonly string[]> {
   const rows = await connection.query<{ name: string }>({
     text: 'select name from knex_migrations order by id',
-    values: [],
   })
   return rows.map(({ name }) => name)
 }
@@ -78,7 +76,7 @@ export async function vacuumGrown(database: Database): Promise<readonly string[]
   const names = rows.map(({ name }) => name)
   // Skips a table in use by another worker, autovacuum or a migration.
   for (const name of names) {
-    await database.query({ text: `vacuum (skip_locked, truncate off) ${name}`, values: [] })
+    await database.query({ text: `vacuum (skip_locked, truncate off) ${name}` })
   }
   return names
 }
@@ -90,7 +88,7 @@ async function runExclusively(database: Database, text: string): Promise<void> {
       text: `select pg_try_advisory_xact_lock($1) as mine, set_config('application_name', $2, true)`,
       values: [UPKEEP_LOCK, UPKEEP],
     })
-    if (row?.mine) await connection.query({ text, values: [] })
+    if (row?.mine) await connection.query({ text })
   })
 }
 
@@ -128,6 +126,5 @@ export async function queueDepths(connection: Connection): Promise<readonly Queu
         (extract(epoch from clock_timestamp() - min(since) filter (where state = 'waiting'))
           * 1000)::float8 as "oldestMs"
       from named group by queue, project order by queue, project`,
-    values: [],
   })
 }

@@ -337,7 +337,6 @@ export const INDEX_REVISION = 11
 export async function readSalt(database: Connection): Promise<Buffer> {
   const [row] = await database.query<{ salt: Buffer }>({
     text: 'select salt from search_key_salt',
-    values: [],
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   return row.salt

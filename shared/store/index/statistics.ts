@@ -148,7 +148,6 @@ async function readAnalyzeState(connection: Connection): Promise<State> {
         (select min(rev) from index_revision) as revision
       from pg_class c where c.oid in ('resource'::regclass, 'idx_string'::regclass,
         'idx_range'::regclass, 'version'::regclass)`,
-    values: [],
     isMaintenance: true,
   })
   return row ?? { analyzed: '', sizes: '', revision: null }
@@ -173,7 +172,6 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
       ) with ordinality as x(value, frequency)
       where s.schemaname = c.relnamespace::regnamespace::text and s.tablename = 'resource'
         and s.attname in ('keys', 'project', 'type') and x.value is not null`,
-    values: [],
     isMaintenance: true,
   })
   const of = (name: string) => rows.filter(({ attname }) => attname === name)
@@ -211,7 +209,6 @@ async function readTextStatistics(connection: Connection): Promise<TextStatistic
       from pg_stats s join pg_class c on c.oid = 'idx_string'::regclass
       where s.schemaname = c.relnamespace::regnamespace::text and s.tablename = c.relname
         and s.attname = 'v'`,
-    values: [],
     isMaintenance: true,
   })
   if (found === undefined) return NO_TEXTS

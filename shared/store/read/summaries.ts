@@ -159,7 +159,6 @@ export async function estimateStorage(
 async function planned(connection: Connection, project: number): Promise<number> {
   const [row] = await connection.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
     text: `explain (format json) select 1 from version where project = ${Number(project)}`,
-    values: [],
   })
   return row?.['QUERY PLAN'][0].Plan['Plan Rows'] ?? 0
 }

@@ -40,7 +40,7 @@ export class KnownCounts {
 
   /** Runs a statement that selects a Total, unless its last one still holds. */
   async count(connection: Connection, statement: Statement): Promise<Total> {
-    const name = JSON.stringify([statement.text, ...statement.values.map(stringifyBigint)])
+    const name = JSON.stringify([statement.text, ...(statement.values ?? []).map(stringifyBigint)])
     const known = this.#counts.get(name)
     if (known !== undefined && (await this.#look('now')) === known.state) return known
     const counted = await countNow(connection, statement)
@@ -55,7 +55,6 @@ async function lookNow(primary: Connection): Promise<string | null> {
     name: 'state',
     isPipelined: true,
     text: `select ${STATE}`,
-    values: [],
   })
   return row?.state ?? null
 }

@@ -165,7 +165,6 @@ export async function addRevisionJob(connection: Connection): Promise<void> {
     text: `insert into job (id, project, kind, state, input)
       values (gen_random_uuid(), 1, 'index-revision', 'waiting', '{"changes":0}')
       on conflict (kind) where kind = 'index-revision' do nothing`,
-    values: [],
   })
 }
 
@@ -233,7 +232,6 @@ export async function upkeepDepths(connection: Connection): Promise<readonly Upk
         greatest(0, extract(epoch from clock_timestamp() - min(touched)) * 1000)::float8
           as "oldestMs"
       from job group by kind order by kind`,
-    values: [],
   })
 }
 

@@ -112,7 +112,6 @@ export async function requestDepth(database: Connection): Promise<RequestDepth |
         (extract(epoch from clock_timestamp() - min(touched) filter (where state = 'waiting'))
           * 1000)::float8 as "oldestMs"
       from job where kind = '${KIND}'`,
-    values: [],
   })
   return depth
 }
@@ -229,6 +228,5 @@ export async function removeOldRequests(database: Connection): Promise<void> {
     text: `delete from idempotent_request where id in (
       select id from idempotent_request
       where added < clock_timestamp() - interval '${KEPT}' limit 1000)`,
-    values: [],
   })
 }

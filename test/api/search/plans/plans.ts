@@ -13,7 +13,7 @@ export function ownBuffers(connection: Connection, { text, values }: Statement):
 export async function keptBuffers(
   connection: Connection,
   name: string,
-  { text, values }: Statement,
+  { text, values = [] }: Statement,
 ): Promise<number | undefined> {
   for (let i = 0; i < TIMES; i++) await connection.query({ name, text, values })
   const [plans] = await connection.query<{ generic_plans: string }>({
@@ -24,13 +24,13 @@ export async function keptBuffers(
   const literals = values
     .map((value) => (Array.isArray(value) ? `'{${value}}'` : `'${value}'`))
     .join(', ')
-  return countSharedHits(connection, `execute "${name}"(${literals})`, [])
+  return countSharedHits(connection, `execute "${name}"(${literals})`)
 }
 
 async function countSharedHits(
   connection: Connection,
   text: string,
-  values: readonly unknown[],
+  values?: readonly unknown[],
 ): Promise<number> {
   const lines = await connection.query<{ 'QUERY PLAN': string }>({
     text: `explain (analyze, buffers, timing off) ${text}`,

@@ -147,7 +147,7 @@ for (const { search, isFound, of, most } of PAGES) {
 function longestWalk(search: string, rows: number): number {
   const query = queryOf(search)
   const plan = chooseAccessPath(query, stats(query, rows))
-  const numbers = pageStatement([plan]).values.filter((value) => typeof value === 'number')
+  const numbers = pageStatement([plan]).values?.filter((value) => typeof value === 'number') ?? []
   return Math.max(...numbers)
 }
 
