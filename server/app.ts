@@ -91,14 +91,10 @@ function compression(): Middleware {
     ctx.req.headers['accept-encoding'] === undefined ? next() : compressed(ctx, next)
 }
 
-interface MatchedLayer {
-  readonly methods: readonly string[]
-}
-
 /** Answers 405 for a path that exists only with other methods. */
 const unmatched: Middleware = async (ctx) => {
   // The router stores layers with a matching path in `matched`; its types lack the field.
-  const { matched = [] } = ctx as { matched?: readonly MatchedLayer[] }
+  const { matched = [] } = ctx as { matched?: readonly { readonly methods: readonly string[] }[] }
   const allowed = [...new Set(matched.flatMap((layer) => layer.methods))]
   if (allowed.length > 0) throw methodNotAllowed(allowed.join(', '))
   throw notFound()

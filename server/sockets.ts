@@ -103,26 +103,21 @@ function clientAddress({ trustProxy }: Config, { headers, socket }: IncomingMess
   return forwarded.split(',').at(-1)?.trim() || (socket.remoteAddress ?? '')
 }
 
+const MOST_ANONYMOUS_BYTES = 1024 * 1024
+
 /**
  * Web sockets without a token so far. Their number per address, lifetime and bytes are limited, so that clients without
  * an account cannot exhaust the memory.
  */
-interface Anonymous {
-  isFull(network: string): boolean
-  /** Returns a function to call once the socket has presented a token. Without one it is closed. */
-  add(network: string, webSocket: WebSocket, socket: Duplex): () => void
-}
-
-const MOST_ANONYMOUS_BYTES = 1024 * 1024
-
 function createAnonymous({
   anonymousSocketsMax,
   requestIdleSeconds,
-}: Pick<Config, 'anonymousSocketsMax' | 'requestIdleSeconds'>): Anonymous {
+}: Pick<Config, 'anonymousSocketsMax' | 'requestIdleSeconds'>) {
   const sockets = new Map<string, Set<WebSocket>>()
   return {
-    isFull: (network) => (sockets.get(network)?.size ?? 0) >= anonymousSocketsMax,
-    add(network, webSocket, socket) {
+    isFull: (network: string) => (sockets.get(network)?.size ?? 0) >= anonymousSocketsMax,
+    /** Returns a function to call once the socket has presented a token. Without one it is closed. */
+    add(network: string, webSocket: WebSocket, socket: Duplex): () => void {
       const own = sockets.get(network) ?? new Set()
       sockets.set(network, own.add(webSocket))
       const end = () => webSocket.close(CLOSE.policy, 'No token was shown')

@@ -34,15 +34,10 @@ interface Move {
   readonly share: number
 }
 
-interface PromoteOptions {
-  readonly to?: string
-  readonly share?: number
-}
-
 export async function promote(
   { medplum, operation }: BotFolder,
   from: string,
-  { to, share }: PromoteOptions,
+  { to, share }: { readonly to?: string; readonly share?: number },
 ): Promise<void> {
   printMove(await medplum.post(operation('$promote'), { from, to, share }))
 }
@@ -73,16 +68,11 @@ export async function compare(
   else process.stdout.write(diff)
 }
 
-interface DryRunOptions {
-  readonly count?: string
-  readonly since?: string
-}
-
 /** Waits for the report; prints the runs that differ as before (-) and after (+). */
 export async function dryRun(
   { medplum, operation }: BotFolder,
   version: string,
-  { count, since }: DryRunOptions,
+  { count, since }: { readonly count?: string; readonly since?: string },
 ): Promise<void> {
   const asked = { version, since, ...(count === undefined ? {} : { count: Number(count) }) }
   const { output }: { output?: Answer } = await medplum.startAsyncRequest(operation('$dry-run'), {

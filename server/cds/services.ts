@@ -93,13 +93,8 @@ async function callService(
   return { ...reply, headers: { ...headers, 'Content-Type': JSON_TYPE } }
 }
 
-interface CheckedCall {
-  readonly context: Parts
-  readonly prefetch: Parts
-}
-
 /** https://cds-hooks.hl7.org/2.0/#calling-a-cds-service. Errors: 400 with the field. */
-function checkCall({ hook }: OfferedService, body: Parts): CheckedCall {
+function checkCall({ hook }: OfferedService, body: Parts) {
   if (body.hook !== hook) throw badRequest(`hook must be ${hook}, the hook of this service`, 'hook')
   if (typeof body.hookInstance !== 'string' || body.hookInstance === '') {
     throw badRequest('hookInstance must be a text', 'hookInstance')

@@ -28,17 +28,12 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   ctx.status = status
 }
 
-interface Runs {
-  here(): Promise<FhirReply>
-  threadCaller(): ThreadCaller
-}
-
 /** Sends the reply to a request, which runs in the thread for large bodies if it has one. */
 export async function sendByEither(
   ctx: Context,
   { services, large }: Web,
   request: FhirRequest,
-  { here, threadCaller }: Runs,
+  { here, threadCaller }: { here(): Promise<FhirReply>; threadCaller(): ThreadCaller },
 ): Promise<void> {
   const isLarge = (request.body?.length ?? 0) > services.config.largeBodyBytes
   const reply = isLarge ? large?.handleRequest(threadCaller(), request) : undefined

@@ -34,8 +34,8 @@ const TEXTS: RouteTexts = {
 
 export function healthRoutes({ services, metrics }: Web, authenticate: Middleware): RouteFamily {
   const routes = createRoutes({ texts: TEXTS })
-  const parts = openParts(services)
-  metrics.watchParts(async () => mapParts(await parts.check(), (part) => Number(part.ok)))
+  const checkAll = createCheck(services)
+  metrics.watchParts(async () => mapParts(await checkAll(), (part) => Number(part.ok)))
   const versions = {
     version: productVersion(),
     platform: process.platform,
@@ -70,7 +70,7 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
       ctx.body = { ok: true }
       return
     }
-    const checks = await parts.check()
+    const checks = await checkAll()
     const { reason } = checks
     ctx.status = reason === undefined ? 200 : 503
     if (reason !== undefined) ctx.set('Retry-After', '2')
@@ -118,10 +118,6 @@ interface Checks extends Readonly<Record<Part, Check>> {
   readonly reason: string | undefined
 }
 
-interface Parts {
-  check(): Promise<Checks>
-}
-
 const CHECK_MS = 2000
 
 /** Requests work without these two, so only long outages count. */
@@ -130,18 +126,16 @@ const LASTING = {
   workers: 'No worker is alive',
 } as const
 
-/** Opens the checks of the dependencies, which run on request. */
-function openParts(services: Services): Parts {
+/** Returns a function that checks the dependencies, and counts from when each is missing. */
+function createCheck(services: Services): () => Promise<Checks> {
   const missingSince = new Map<Part, number>()
-  return {
-    async check() {
-      const checks = await checkParts(services)
-      for (const part of PARTS) {
-        if (checks[part].ok) missingSince.delete(part)
-        else if (!missingSince.has(part)) missingSince.set(part, performance.now())
-      }
-      return { ...checks, reason: unhealthyReason(checks, services, missingSince) }
-    },
+  return async () => {
+    const checks = await checkParts(services)
+    for (const part of PARTS) {
+      if (checks[part].ok) missingSince.delete(part)
+      else if (!missingSince.has(part)) missingSince.set(part, performance.now())
+    }
+    return { ...checks, reason: unhealthyReason(checks, services, missingSince) }
   }
 }
 

@@ -267,11 +267,6 @@ export function resolveFaults(faults: readonly Fault[], isLenient: boolean): rea
   return faults.map((one) => ({ ...one.issue, severity: 'warning' }))
 }
 
-interface ReadFilters {
-  readonly filters: readonly TypeFilter[]
-  readonly faults: readonly Fault[]
-}
-
 // Each is a search of one type: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#_typefilter-query-parameter
 const NAME = '_typeFilter'
 /** These parameters affect the result of a search, not its matches. */
@@ -284,7 +279,7 @@ export async function readTypeFilters(
   texts: readonly string[],
   level: ExportLevel,
   types: readonly string[] | undefined,
-): Promise<ReadFilters> {
+) {
   const filters: TypeFilter[] = []
   const faults: Fault[] = []
   for (const text of texts) {

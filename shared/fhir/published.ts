@@ -15,7 +15,6 @@ import type {
   ElementDefinition,
   ElementType,
   SearchParameter,
-  TypeDefinition,
 } from './definitions-data.ts'
 import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'

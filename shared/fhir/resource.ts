@@ -4,13 +4,8 @@ export interface Reference {
   readonly reference?: string
   readonly type?: string
   readonly display?: string
-  readonly identifier?: Identifier
+  readonly identifier?: { readonly system?: string; readonly value?: string }
   readonly extension?: readonly unknown[]
-}
-
-interface Identifier {
-  readonly system?: string
-  readonly value?: string
 }
 
 export interface Meta {
@@ -107,15 +102,10 @@ export function canonicalVersion(canonical: string): string | undefined {
 
 const { compare } = new Intl.Collator('en', { numeric: true })
 
-interface Named {
-  readonly url?: unknown
-  readonly version?: unknown
-}
-
 /** Returns the requested version, or the highest. */
 export function chosen<T extends object>(items: readonly T[], canonical: string): T | undefined {
   const [url, version] = [canonicalUrl(canonical), canonicalVersion(canonical)]
-  const named = (item: object): Named => item
+  const named = (item: object): { readonly url?: unknown; readonly version?: unknown } => item
   const fitting = items.filter((item) => {
     const own = named(item)
     return own.url === url && (version === undefined || own.version === version)

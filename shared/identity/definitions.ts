@@ -53,17 +53,11 @@ function requireOwn({ profile }: Principal, { resourceType: type, meta }: Resour
   throw forbiddenByPlatform(`A ${type} of another author ${forOthers(type)}`, type)
 }
 
-interface Claim {
-  readonly type: string
-  readonly id: string
-  readonly url: string
-}
-
 /** Errors: 403 for a url of another author, a linked Project, a default profile or the standard; 422. */
 async function requireFree(
   store: StoreContext,
   principal: Principal,
-  { type, id, url }: Claim,
+  { type, id, url }: { readonly type: string; readonly id: string; readonly url: string },
 ): Promise<void> {
   const inUse = () => forbiddenByPlatform(`The url is in use: it ${forOthers(type)}`, `${type}.url`)
   const defaults = [...(principal.project.defaultProfiles?.values() ?? [])].flat()

@@ -102,11 +102,6 @@ export async function notePartSize(
   })
 }
 
-interface LineFailure {
-  readonly line: number
-  readonly outcome: string
-}
-
 export interface ImportProgress extends LeasedPart {
   readonly bytes: readonly [number, number]
   readonly lines: readonly [number, number]
@@ -114,7 +109,7 @@ export interface ImportProgress extends LeasedPart {
   readonly updated: number
   readonly unchanged: number
   readonly skipped: number
-  readonly failures: readonly LineFailure[]
+  readonly failures: readonly { readonly line: number; readonly outcome: string }[]
 }
 
 /**

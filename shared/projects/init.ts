@@ -63,13 +63,7 @@ export const init: Operation = {
   },
 }
 
-interface InitParameters {
-  readonly name: string
-  readonly ownerReference: string | undefined
-  readonly ownerEmail: string | undefined
-}
-
-function readParameters(call: OperationCall): InitParameters {
+function readParameters(call: OperationCall) {
   const inputs = readInputs(call)
   const name = inputs.required('name')
   if (name.trim() === '') throw badRequest('name must not be empty', 'name')
@@ -125,11 +119,6 @@ async function ownerByEmail(
   return await createUser(repository, actor, { firstName, lastName: 'Owner', email })
 }
 
-interface FoundedProject {
-  readonly project: WriteResult
-  readonly membership: Resource | undefined
-}
-
 interface NewProject {
   readonly name: string
   readonly owner: Resource | undefined
@@ -153,7 +142,7 @@ export async function foundProject(
   repository: Repository,
   actor: Principal,
   { name, owner, config }: NewProject,
-): Promise<FoundedProject> {
+) {
   const owned = owner === undefined ? {} : { owner: { reference: referenceTo(owner) } }
   const resource = projectDefaults({ resourceType: 'Project', name, ...owned }, config)
   const created = await repository.create(actor, resource)

@@ -55,15 +55,10 @@ export function newProject(body: unknown, config: Config): Resource {
   return projectDefaults(body, config)
 }
 
-interface MembershipDetails {
-  readonly admin?: boolean
-  readonly accessPolicy?: Reference
-}
-
 export interface NewMember {
   readonly user: Reference
   readonly profile: Reference
-  readonly details?: MembershipDetails | undefined
+  readonly details?: { readonly admin?: boolean; readonly accessPolicy?: Reference } | undefined
 }
 
 /** For clients and bots, `user` and `profile` are the program. */

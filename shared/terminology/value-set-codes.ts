@@ -308,11 +308,6 @@ function distinctCodes(codes: readonly Code[]): ReadonlySet<string> {
   return new Set(codes.map(({ code }) => code))
 }
 
-interface Composed {
-  readonly found: Map<string, Code>
-  readonly include: readonly Include[]
-}
-
 /**
  * With several versions of a system included, an exclude with a version removes only the codes of that version;
  * otherwise it removes its codes of any version.
@@ -320,7 +315,7 @@ interface Composed {
 async function removeExcluded(
   outer: Evaluation,
   part: Include,
-  { found, include }: Composed,
+  { found, include }: { readonly found: Map<string, Code>; readonly include: readonly Include[] },
 ): Promise<void> {
   spendWork(outer, Math.floor(found.size / 1000))
   const version = part.version === undefined ? outer.version : undefined

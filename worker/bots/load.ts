@@ -16,7 +16,7 @@ import {
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { requiredLibraries } from '../../shared/bots/modules.ts'
 import { codeUrl } from '../../shared/bots/versions.ts'
-import { Cache, sizeWithin, getOrStart } from '../../shared/core/cache.ts'
+import { Cache, getOrStart, sizeWithin } from '../../shared/core/cache.ts'
 import { badRequest } from '../../shared/core/errors.ts'
 import { type BotDeclarations, readDeclarations } from '../../shared/fhir/bot-declarations.ts'
 import { atLabel, LIVE, versionName } from '../../shared/fhir/bot-labels.ts'
@@ -218,17 +218,12 @@ const SHORTEST_SECRET = 8
 // All runs of a membership share a session until it is reloaded, and its text with it.
 const contexts = new WeakMap<Session, Promise<string>>()
 
-interface EventTimes {
-  readonly attempt: number
-  readonly deadline: number
-}
-
 interface EventOf {
   readonly job: ExecuteJob
   readonly bot: Resource
   readonly secrets: string
   readonly context: string
-  readonly times: EventTimes
+  readonly times: { readonly attempt: number; readonly deadline: number }
   /** Only for bots that use it synchronously. */
   readonly accessToken: string | undefined
 }

@@ -122,12 +122,7 @@ export async function verifyCaptcha(
   }
 }
 
-interface VerifyingSite {
-  readonly recaptchaSiteKey: unknown
-  readonly recaptchaSecretKey: string
-}
-
-function verifyingSites(project: Resource | undefined): readonly VerifyingSite[] {
+function verifyingSites(project: Resource | undefined) {
   return toObjects(project?.site).flatMap(({ recaptchaSiteKey, recaptchaSecretKey }) =>
     typeof recaptchaSecretKey === 'string' ? [{ recaptchaSiteKey, recaptchaSecretKey }] : [],
   )

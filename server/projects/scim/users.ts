@@ -240,16 +240,11 @@ function targetOf({ resourceType, id = '' }: Resource) {
   return { type: resourceType, id }
 }
 
-interface UserChanges {
-  readonly names: Values
-  readonly email: string | undefined
-}
-
 async function writeUser(
   inside: Transaction,
   call: ScimCall,
   user: Resource,
-  { names, email }: UserChanges,
+  { names, email }: { readonly names: Values; readonly email: string | undefined },
 ): Promise<Resource> {
   const { services, caller } = call
   const isNew = email !== undefined && email !== user.email

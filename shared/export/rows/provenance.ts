@@ -76,17 +76,12 @@ interface ProvenanceLine {
   readonly targets: readonly string[]
 }
 
-interface ProvenancePart {
-  readonly about: Selection
-  readonly writer: LineWriter
-}
-
 /** Writes those lines of a part whose target is exported, too, in batches and in order. */
 export function provenanceLines(
   store: StoreContext,
   principal: Principal,
   job: PlannedJob,
-  { about, writer }: ProvenancePart,
+  { about, writer }: { readonly about: Selection; readonly writer: LineWriter },
 ) {
   const isLatest = provenanceChoice(job.input) === 'latest'
   const exported = targetFilter(store, principal, job)

@@ -117,15 +117,8 @@ function deployed(warnings: readonly string[]) {
   return outcomeReply(200, { ...allOk, issue: [...allOk.issue, ...issues] })
 }
 
-interface Deployment {
-  readonly code: string | undefined
-  readonly filename: string
-  readonly label: string
-  readonly version: string | undefined
-}
-
 /** Errors: 400 also for unknown names: without its label the code would go live. */
-function readDeployment(call: OperationCall): Deployment {
+function readDeployment(call: OperationCall) {
   const inputs = readKnownInputs(call)
   const label = inputs.text('label') ?? LIVE
   checkLabelName(label, 'label')

@@ -345,13 +345,8 @@ function fillPrimitive(
   else copy[name] = isList ? values : values[0]
 }
 
-interface Named {
-  readonly expression: string | undefined
-  readonly name: string | undefined
-}
-
 /** Returns an element's extraction expression. Errors: 400 for another language. */
-function expressionIn({ extension }: Readonly<Record<string, unknown>>, url: string): Named {
+function expressionIn({ extension }: Readonly<Record<string, unknown>>, url: string) {
   const own = toObjects(extension).find((item) => item.url === url)
   if (own === undefined) return { expression: undefined, name: undefined }
   const { valueString, valueExpression } = own

@@ -107,11 +107,6 @@ function releaseReads(answer: IncomingMessage): void {
 
 // Multipart upload through a few reused blocks, so memory use does not depend on the size.
 
-interface ObjectName {
-  readonly Bucket: string
-  readonly Key: string
-}
-
 /** https://docs.aws.amazon.com/AmazonS3/latest/userguide/serv-side-encryption.html */
 type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
 
@@ -121,7 +116,7 @@ const PARTS_IN_FLIGHT = 2
 /** Leaves nothing in the bucket on failure. Throws the errors of `source`. */
 async function uploadObject(
   client: S3Client,
-  object: ObjectName,
+  object: { readonly Bucket: string; readonly Key: string },
   source: AsyncIterable<Uint8Array>,
   { partBytes, encryption }: { readonly partBytes: number; readonly encryption: Encryption },
 ): Promise<void> {

@@ -87,14 +87,9 @@ export function pagesStatement(
   return statement(rows.join(' union all '))
 }
 
-interface PageForm {
-  readonly isPreparable: boolean
-  readonly isBare: boolean
-}
-
 function pageSql(
   plans: readonly PlannedQuery[],
-  { isPreparable, isBare }: PageForm,
+  { isPreparable, isBare }: { readonly isPreparable: boolean; readonly isBare: boolean },
   plainBind: Bind,
 ): string {
   const [first] = plans

@@ -70,13 +70,8 @@ export function planComposite(
   })
 }
 
-interface Joined {
-  readonly component: ComponentWalk
-  readonly position: number
-}
-
 function addRanges(
-  ranged: readonly Joined[],
+  ranged: readonly { readonly component: ComponentWalk; readonly position: number }[],
   element: unknown,
   rowsAt: (position: number) => readonly bigint[],
   into: Derivation,

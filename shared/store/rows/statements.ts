@@ -156,13 +156,8 @@ function sideParts(writes: readonly Write[], isUpdate: boolean, bind: Bind): rea
   return found
 }
 
-interface EventParts {
-  readonly parts: readonly PartSql[]
-  /** True in SQL when the statement wrote to the outbox. */
-  readonly made: readonly string[]
-}
-
-function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventParts {
+/** `made` has conditions in SQL, true when the statement has written to the outbox. */
+function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind) {
   const filed = listed(writes, ({ event }) => (event?.home === undefined ? [] : [event]))
   const isPlain = writes.some(({ event }) => event !== undefined && event.home === undefined)
   return {
