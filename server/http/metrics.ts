@@ -19,7 +19,18 @@ import type { Services } from '../../shared/request/services.ts'
 import { requestDepth } from '../../shared/store/write/requests.ts'
 import { countDeadLetters, DEAD_KINDS, NO_DEAD } from '../../shared/subscriptions/dead-letters.ts'
 import { NO_BACKLOG, readDeliveryBacklog } from '../../shared/subscriptions/deliveries.ts'
-import { createSocketMetrics, type SocketMetrics } from './socket-metrics.ts'
+
+interface SocketMetrics {
+  /** Registers the gauge of web sockets. */
+  watchSockets(read: () => number): void
+  /** Registers the gauge of Subscriptions bound to web sockets. */
+  watchBindings(read: () => number): void
+  /** Registers the gauge of connected agents. */
+  watchAgents(read: () => number): void
+  message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
+  /** Counts a message that an agent transmitted, by the status code of its answer. */
+  transmitted(status: 200 | 400, seconds: number): void
+}
 
 export interface Metrics extends SocketMetrics {
   readonly contentType: string
@@ -97,6 +108,34 @@ export function createMetrics(services: Watched): Metrics {
       durations.observe({ method, route }, seconds)
     },
     watchParts: (read) => watchParts(registry, read),
+  }
+}
+
+const AGENT_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 110]
+
+function createSocketMetrics(registry: Registry): SocketMetrics {
+  const registers = [registry]
+  const messages = new Counter({
+    name: 'socket_messages_total',
+    help: 'Messages to web sockets',
+    labelNames: ['kind'],
+    registers,
+  })
+  const transmitted = new Histogram({
+    name: 'agent_message_duration_seconds',
+    help: 'Time from a message of an agent to its answer',
+    labelNames: ['status'],
+    buckets: AGENT_BUCKETS,
+    registers,
+  })
+  const gauge = gauges(registry)
+  return {
+    watchSockets: (read) => gauge('sockets_open', 'Open web sockets', [], read),
+    watchBindings: (read) =>
+      gauge('socket_bindings', 'Subscriptions bound to web sockets', [], read),
+    watchAgents: (read) => gauge('agents_connected', 'Connected agents', [], read),
+    message: (kind) => messages.inc({ kind }),
+    transmitted: (status, seconds) => transmitted.observe({ status }, seconds),
   }
 }
 

@@ -6,14 +6,20 @@ import { graphql } from '../graphql/operation.ts'
 import { importResources } from '../import/kick-off.ts'
 import { importRows } from '../import/terminology-import.ts'
 import { expunge, reindex } from '../jobs/async-requests.ts'
-import { agentStats, fetchLogs, reloadConfig, upgrade } from '../operations/agents/commands.ts'
+import {
+  agentMessages,
+  agentStats,
+  agentStatus,
+  bulkStatus,
+  fetchLogs,
+  reloadConfig,
+  upgrade,
+} from '../operations/agents/commands.ts'
 import { push } from '../operations/agents/push.ts'
-import { agentMessages, agentStatus, bulkStatus } from '../operations/agents/status.ts'
-import { diff } from '../operations/bots/compare.ts'
 import { deadLetters, discard } from '../operations/bots/dead-letters.ts'
 import { deploy } from '../operations/bots/deploy.ts'
 import { dryRun } from '../operations/bots/dry-run.ts'
-import { promote, releases, rollback } from '../operations/bots/releases.ts'
+import { diff, promote, releases, rollback } from '../operations/bots/releases.ts'
 import { logs, replay, runs } from '../operations/bots/runs.ts'
 import { apply } from '../operations/clinical/apply.ts'
 import { docref, document } from '../operations/clinical/document.ts'

@@ -10,7 +10,7 @@ import { Cache } from '../core/cache.ts'
 import { HttpError } from '../core/errors.ts'
 import { isSameJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
-import type { Repository } from '../store/repository.ts'
+import type { Repository, Transaction } from '../store/repository.ts'
 import { tracingExtension } from './reply.ts'
 import type { FhirRequest } from './request.ts'
 import type { Services } from './services.ts'
@@ -42,6 +42,26 @@ export async function recordChange(
       ...(detail.length > 0 ? { detail } : {}),
     }),
   )
+}
+
+interface AuditedChange<Result> {
+  readonly make: (inside: Transaction) => Promise<Result>
+  /** Or a function of the result, which returns undefined if nothing has changed. */
+  readonly record: RecordedChange | ((result: Result) => RecordedChange | undefined)
+}
+
+/** Makes a change and writes its AuditEvent in one transaction. */
+export async function changeAudited<Result>(
+  repository: Repository,
+  caller: Principal,
+  { make, record }: AuditedChange<Result>,
+): Promise<Result> {
+  return await repository.transaction(async (inside) => {
+    const result = await make(inside)
+    const change = typeof record === 'function' ? record(result) : record
+    if (change !== undefined) await recordChange(inside, caller, change)
+    return result
+  })
 }
 
 /** Builds the event of a successful REST interaction. https://hl7.org/fhir/R4/valueset-audit-event-sub-type.html */

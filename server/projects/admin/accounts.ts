@@ -33,10 +33,10 @@ import {
   recentLogins,
   revokeUserLogins,
 } from '../../../shared/projects/users.ts'
+import { changeAudited } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { equals, find } from '../../../shared/store/lookups.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import { changeAudited } from '../audited-changes.ts'
 import { type MemberPath, readMember } from './members.ts'
 
 const LOGINS = 100

@@ -14,13 +14,12 @@ import {
   requireUnlessLimited,
 } from '../../../shared/projects/ownership.ts'
 import { findUser, setPassword } from '../../../shared/projects/users.ts'
-import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import { changeAudited, changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/request/services.ts'
 import { compilePatch } from '../../../shared/rest/patch/fhirpath.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'
-import { changeAudited } from '../audited-changes.ts'
 
 const TYPE = 'ProjectMembership'
 

@@ -1,17 +1,19 @@
-/** Operations that ask a connected agent something: by id, or as bulk form for the Agents of a search. */
+/** Operations on an Agent, or on the Agents of a search: commands to connected agents, `$status` and `$messages`. */
 
-import { badRequest } from '../../core/errors.ts'
+import { badRequest, forbidden, unavailable } from '../../core/errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import {
   type Inputs,
   type Output,
+  parametersReply,
   parametersResource,
   readInputs,
 } from '../../request/parameters.ts'
 import { jsonReply } from '../../request/reply.ts'
 import type { InputTexts, Operation, OperationCall } from '../../request/request.ts'
+import type { Services } from '../../request/services.ts'
 import { type Found, findAgent, forAgents } from './find.ts'
-import { agentAddress } from './presence.ts'
+import { agentAddress, readAgentMessages, readAgentState } from './presence.ts'
 import { type AgentAnswer, type AgentRequest, askAgent } from './requests.ts'
 
 interface Command {
@@ -157,4 +159,87 @@ async function answer(
   if (typeof code === 'object') throw badRequest('Agent answered without a status')
   if (!(Number(code) < 400)) throw badRequest(`Agent answered with status ${Number(code)}`)
   return parametersResource(outputs(found))
+}
+
+// The connection and the messages of an agent, as Redis has them
+
+/** Errors: 400 without id and identifier, 403, 404, 503. */
+export const agentStatus: Operation = {
+  name: 'status',
+  on: [
+    { type: 'Agent', level: 'instance' },
+    { type: 'Agent', level: 'type' },
+  ],
+  methods: ['GET'],
+  text: {
+    summary: 'Read whether an agent is connected',
+    description: 'connected, disconnected or unknown, with the version and the time of the change.',
+    answer: 'Parameters',
+  },
+  async run(call) {
+    const agent = await findAgent(call)
+    return jsonReply(200, await readState(call.services, agent))
+  },
+}
+
+/** Errors: 400 for an invalid search, 503. */
+export const bulkStatus: Operation = {
+  name: 'bulk-status',
+  on: [{ type: 'Agent', level: 'type' }],
+  methods: ['GET'],
+  text: {
+    summary: 'Read which agents of a search are connected',
+    description: 'At most 100. A Bundle of Parameters with `agent` and `result`.',
+    answer: 'Bundle',
+  },
+  run: (call) => forAgents(call, [], (agent) => readState(call.services, agent)),
+}
+
+async function readState({ redis }: Services, agent: Resource): Promise<Resource> {
+  const state = await readAgentState(redis, agentAddress(agent)).catch(away)
+  const { status, version, lastUpdated } = state
+  return parametersResource([
+    ['status', 'valueCode', status],
+    ['version', 'valueString', version ?? 'unknown'],
+    ['lastUpdated', 'valueInstant', lastUpdated?.toISOString()],
+  ])
+}
+
+/** Errors: 403 for non-admins, 404, 503. */
+export const agentMessages: Operation = {
+  name: 'messages',
+  on: [{ type: 'Agent', level: 'instance' }],
+  methods: ['GET'],
+  text: {
+    summary: 'List the last 50 messages of an agent, without their content',
+    answer: 'Parameters',
+  },
+  area: 'administration',
+  async run(call) {
+    const { principal, services } = call
+    const agent = await findAgent(call)
+    if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
+    const messages = await readAgentMessages(services.redis, agentAddress(agent)).catch(away)
+    return parametersReply(
+      messages.map(({ at, bot, ...message }): Output => {
+        const parts: readonly Output[] = [
+          ['at', 'valueInstant', new Date(at).toISOString()],
+          ['direction', 'valueCode', message.direction],
+          ['channel', 'valueString', message.channel],
+          ['remote', 'valueString', message.remote],
+          ['contentType', 'valueString', message.contentType],
+          ['bytes', 'valueInteger', message.bytes],
+          ['statusCode', 'valueInteger', message.statusCode],
+          ['durationMs', 'valueInteger', message.durationMs],
+          ['bot', 'valueReference', bot && { reference: `Bot/${bot}` }],
+          ['runId', 'valueUuid', message.runId && `urn:uuid:${message.runId}`],
+        ]
+        return ['message', 'part', parts]
+      }),
+    )
+  },
+}
+
+function away(error: unknown): never {
+  throw unavailable('Redis', error)
 }

@@ -1,9 +1,15 @@
-/** Versions and labels of a Bot: `Bot/:id/$releases`, `$promote` and `$rollback`. The rights are those of `$deploy`. */
+/**
+ * Versions and labels of a Bot: `Bot/:id/$releases`, `$promote`, `$rollback` and `$diff`. Changes need the rights of
+ * `$deploy`.
+ */
+import { createTwoFilesPatch, FILE_HEADERS_ONLY } from 'diff'
 import { type ProjectContext, servicePrincipal, systemPrincipal } from '../../access/principal.ts'
+import { codeLocation, MAX_CODE_BYTES } from '../../bots/bot.ts'
 import { type BotHistory, codeUrl, intactCode, readHistory } from '../../bots/versions.ts'
-import { badRequest, notFound, RaceLost } from '../../core/errors.ts'
+import { badRequest, type HttpError, notFound, RaceLost, tooCostly } from '../../core/errors.ts'
 import {
   botLabels,
+  type Code,
   checkLabelName,
   codeAt,
   type LabelledCode,
@@ -13,7 +19,13 @@ import {
 } from '../../fhir/bot-labels.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { restEvent } from '../../request/admin-audit.ts'
-import { type Output, parametersReply, readKnownInputs } from '../../request/parameters.ts'
+import { readBinaryContent, readWhole } from '../../request/binary/content.ts'
+import {
+  type Output,
+  parametersReply,
+  readInputs,
+  readKnownInputs,
+} from '../../request/parameters.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { platformMeta } from '../../store/rows/version.ts'
@@ -32,11 +44,8 @@ export const releases: Operation = {
     answer: 'Parameters',
   },
   onlyReads: true,
-  async run({ services, principal, id = '' }) {
-    const [{ versions }, bot] = await Promise.all([
-      readHistory(services, principal, id),
-      services.repository.read(principal, 'Bot', id).then(parseVersion),
-    ])
+  async run(call) {
+    const [{ versions }, bot] = await readVersions(call)
     const labels = [{ name: LIVE, share: 0, code: bot.executableCode }, ...botLabels(bot)]
     const listed = versions.map((version): Output => {
       const own = labels.filter(({ code }) => codeUrl(code) === codeUrl(version.code))
@@ -56,6 +65,11 @@ export const releases: Operation = {
     })
     return parametersReply(listed)
   },
+}
+
+function readVersions({ services, principal, id = '' }: OperationCall) {
+  const bot = services.repository.read(principal, 'Bot', id).then(parseVersion)
+  return Promise.all([readHistory(services, principal, id), bot])
 }
 
 /** Points a label to a version, or sends a share of the calls to a label. Errors: 400, 403 and 404 as `$deploy`. */
@@ -182,9 +196,13 @@ function moveLabel({ services }: OperationCall, from: string, to: string): Chang
     async function findVersion(): Promise<LabelledCode> {
       const found = versions.find(({ name }) => name === from)
       if (found !== undefined) return await intactCode(services, project, found)
-      throw badRequest(`The bot has no label and no version "${from.slice(0, 64)}"`, 'from')
+      throw unknownVersion(from, 'from')
     }
   }
+}
+
+function unknownVersion(name: string, input: string): HttpError {
+  return badRequest(`The bot has no label and no version "${name.slice(0, 64)}"`, input)
 }
 
 function withShare(bot: Resource, name: string, share: number): Resource {
@@ -200,4 +218,91 @@ function withShare(bot: Resource, name: string, share: number): Resource {
 
 function withoutShare<Label extends { readonly share: number }>(label: Label): Label {
   return { ...label, share: 0 }
+}
+
+// `$diff`
+
+/** The comparison blocks the process. */
+const LONGEST_MS = 200
+/** Lines added and removed that the comparison looks for. */
+const MOST_CHANGES = 10_000
+const MAX_CHARACTERS = 1024 * 1024
+
+/** Compares sources, otherwise the code that runs. Errors: 400, 403 and 404 as for the history and the Binaries. */
+export const diff: Operation = {
+  name: 'diff',
+  on: BOT,
+  methods: ['GET', 'POST'],
+  inputs: {
+    from: 'text: A label or a version; default: live',
+    to: 'text: A label or a version; default: staging',
+  },
+  text: {
+    summary: 'Compare two versions of the code of a bot',
+    description: 'A unified diff of the sources, or of the code that runs if one has no source.',
+    answer: 'Parameters',
+  },
+  onlyReads: true,
+  async run(call) {
+    const inputs = readInputs(call)
+    const [history, bot] = await readVersions(call)
+    const from = findCode(bot, history, inputs.text('from') ?? LIVE, 'from')
+    const to = findCode(bot, history, inputs.text('to') ?? STAGING, 'to')
+    const [before, after] = await readTexts(call, from, to)
+    const [title, newTitle] = [from, to].map(({ code }) => String(code.title ?? 'index.js'))
+    const text = createTwoFilesPatch(
+      title ?? '',
+      newTitle ?? '',
+      before,
+      after,
+      from.version,
+      to.version,
+      { timeout: LONGEST_MS, maxEditLength: MOST_CHANGES, headerOptions: FILE_HEADERS_ONLY },
+    )
+    if (text === undefined || text.length > MAX_CHARACTERS) {
+      throw tooCostly('The versions differ in too many lines to compare them')
+    }
+    return parametersReply([
+      ['from', 'valueString', from.version],
+      ['to', 'valueString', to.version],
+      ['diff', 'valueString', before === after ? undefined : text],
+    ])
+  },
+}
+
+interface Compared extends LabelledCode {
+  /** The label or version that was asked for, and the version of a label in brackets. */
+  readonly version: string
+}
+
+function findCode(bot: Resource, { versions }: BotHistory, name: string, input: string): Compared {
+  const labelled = codeAt(bot, name)
+  const found = versions.find((one) =>
+    labelled === undefined ? one.name === name : codeUrl(one.code) === codeUrl(labelled.code),
+  )
+  if (labelled !== undefined) {
+    return { ...labelled, version: found === undefined ? name : `${name} (${found.name})` }
+  }
+  if (found !== undefined) return { ...found, version: name }
+  throw unknownVersion(name, input)
+}
+
+async function readTexts(
+  call: OperationCall,
+  from: LabelledCode,
+  to: LabelledCode,
+): Promise<readonly [string, string]> {
+  const [before, after] =
+    from.source === undefined || to.source === undefined
+      ? [from.code, to.code]
+      : [from.source, to.source]
+  return await Promise.all([readText(call, before), readText(call, after)])
+}
+
+async function readText({ services, principal }: OperationCall, code: Code): Promise<string> {
+  const { config, repository } = services
+  const location = codeLocation({ resourceType: 'Bot', executableCode: code }, config.baseUrl)
+  if (!location || location === 'inline') throw badRequest('The code is not a Binary')
+  const content = readBinaryContent(await repository.read(principal, 'Binary', location.binary))
+  return (await readWhole(services, content, MAX_CODE_BYTES)).toString()
 }
