@@ -184,21 +184,13 @@ export async function resetFactor(
   const fields = new Fields(body)
   fields.oneOf('method', ['totp'])
   fields.check()
-  const { repository, principals } = services
-  const project = await administeredProject(
-    principals,
-    caller,
-    path.projectId,
-    ['ProjectMembership', 'update'],
-    ['User', 'update'],
-  )
-  const user = await readMemberUser(services, caller, path)
+  const { project, user } = await openAccount(services, caller, path)
   const { id = '' } = user
   if (projectOfUser(user) !== project.id && !caller.isSuperAdmin) {
     throw forbiddenByPlatform('The account belongs to the whole service: ask its administrators')
   }
   if (user.mfaEnrolled !== true) throw badRequest('User not enrolled in MFA')
-  await changeAudited(repository, caller, {
+  await changeAudited(services.repository, caller, {
     make: (inside) => patchUser(inside, id, { mfaEnrolled: false, mfaSecret: undefined }),
     record: accountChange(project, path, 'mfa'),
   })
@@ -214,15 +206,8 @@ export async function mailReset(
   body: Record<string, unknown>,
 ): Promise<void> {
   new Fields(body).check()
-  const { config, repository, principals, redis } = services
-  const project = await administeredProject(
-    principals,
-    caller,
-    path.projectId,
-    ['ProjectMembership', 'update'],
-    ['User', 'update'],
-  )
-  const user = await readMemberUser(services, caller, path)
+  const { config, repository, redis } = services
+  const { project, user } = await openAccount(services, caller, path)
   const { email } = user
   if (typeof email !== 'string') throw badRequest('The member has no e-mail address', 'email')
   if (!(await allowLinkMail(redis, user))) throw tooManyRequests(3600)
@@ -234,6 +219,14 @@ export async function mailReset(
     },
     record: accountChange(project, path, 'password'),
   })
+}
+
+/** Errors: 403, 404. */
+async function openAccount(services: Services, caller: Principal, path: MemberPath) {
+  const rights = ['ProjectMembership', 'User'].map((type) => [type, 'update'] as const)
+  const { principals } = services
+  const project = await administeredProject(principals, caller, path.projectId, ...rights)
+  return { project, user: await readMemberUser(services, caller, path) }
 }
 
 function accountChange(project: ProjectContext, { id }: MemberPath, field: string) {
