@@ -3,7 +3,7 @@
  * `$reindex` and `$expunge`. https://hl7.org/fhir/R4/async.html
  */
 import { randomUUID } from 'node:crypto'
-import { profileReference, servicePrincipal } from '../access/principal.ts'
+import { type ProjectContext, profileReference, servicePrincipal } from '../access/principal.ts'
 import { system } from '../access/project-context.ts'
 import {
   finishAsyncJob,
@@ -131,13 +131,31 @@ export async function runRequest(
   handle: Handle,
 ): Promise<void> {
   const { id, request: stored } = leased
-  const project = await services.principals.project(stored.projectId)
+  await endRequest(services, leased, async (project) => {
+    await startAsyncJob(services, project, stored.profile, id)
+    return await runStoredRequest(services, { id, stored }, signal, handle)
+  })
+}
+
+/** Ends a request that a crashed worker had begun. */
+export async function endLostRequest(services: Services, lost: LeasedRequest): Promise<void> {
+  const text = 'The request was interrupted; a batch may be done in part'
+  const end = failedWith(outcome(undefined, issue('error', 'exception', text)))
+  await endRequest(services, lost, async () => end)
+}
+
+/** Stores the end that `work` returns in the AsyncJob, and removes the request. */
+async function endRequest(
+  services: Services,
+  leased: LeasedRequest,
+  work: (project: ProjectContext) => Promise<JobEnd>,
+): Promise<void> {
+  const { id, request } = leased
+  const project = await services.principals.project(request.projectId)
   try {
     if (project !== undefined) {
-      await startAsyncJob(services, project, stored.profile, id)
-      const ended = await runStoredRequest(services, { id, stored }, signal, handle)
-      const end = { ...ended, lease: jobRunLease(leased) }
-      await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
+      const end = { ...(await work(project)), lease: jobRunLease(leased) }
+      await finishAsyncJob(services, project, { author: request.profile, runId: id, end })
     }
   } catch (error) {
     // Cancelled or deleted. Upkeep retries other failures.

@@ -1,19 +1,14 @@
 /** Runs asynchronous requests. A request starts once: after a worker crash it may have had an effect, so it is ended. */
 
 import { handle } from '../../shared/api/handle.ts'
-import { finishAsyncJob, isOver } from '../../shared/bots/async-jobs.ts'
 import { timings } from '../../shared/core/config/waits.ts'
-import { conflict, issue, outcome } from '../../shared/core/errors.ts'
-import { runRequest } from '../../shared/jobs/async-requests.ts'
+import { conflict } from '../../shared/core/errors.ts'
+import { endLostRequest, runRequest } from '../../shared/jobs/async-requests.ts'
 import { createRenewal, type Loop, startLoop, withLease } from '../../shared/jobs/loop.ts'
 import type { Runs } from '../../shared/queue/runs.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { JOBS, jobLease, jobRunLease, removeJob } from '../../shared/store/rows/upkeep-jobs.ts'
-import {
-  type LeasedRequest,
-  leaseLostRequest,
-  leaseRequest,
-} from '../../shared/store/write/requests.ts'
+import { JOBS, jobLease } from '../../shared/store/rows/upkeep-jobs.ts'
+import { leaseLostRequest, leaseRequest } from '../../shared/store/write/requests.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = timings.sweepMs / 5
@@ -47,25 +42,7 @@ export function startRequests(services: Services, runs: Runs): Pick<Loop, 'wake'
 async function endLost(services: Services): Promise<boolean> {
   const lost = await leaseLostRequest(services.database)
   if (lost === undefined) return false
-  await end(services, lost)
+  await endLostRequest(services, lost)
   services.log.warn({ jobId: lost.id }, 'An accepted request was lost and is ended')
   return true
-}
-
-async function end(services: Services, lost: LeasedRequest): Promise<void> {
-  const { id, request } = lost
-  const { projectId, profile: author } = request
-  const text = 'The request was interrupted; a batch may be done in part'
-  const resource = outcome(undefined, issue('error', 'exception', text))
-  const parameter = [{ name: 'outcome', resource }]
-  const project = await services.principals.project(projectId)
-  try {
-    if (project !== undefined) {
-      const end = { status: 'error' as const, parameter, lease: jobRunLease(lost) }
-      await finishAsyncJob(services, project, { author, runId: id, end })
-    }
-  } catch (error) {
-    if (!isOver(error)) throw error
-  }
-  await removeJob(services.database, lost)
 }
