@@ -5,14 +5,9 @@ import { PREFETCH_TOKEN } from '../../shared/fhir/bot-cds.ts'
 import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, parseReference, toObjects } from '../../shared/fhir/resource.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
-import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
-import type { Services } from '../../shared/request/services.ts'
+import type { FhirContext, FhirReply } from '../../shared/request/request.ts'
 
-export interface CdsCaller {
-  readonly services: Services
-  readonly principal: Principal
-  readonly request: FhirRequest
-}
+export type CdsCaller = Omit<FhirContext, 'preferences'>
 
 type Context = Readonly<Record<string, unknown>>
 

@@ -11,6 +11,7 @@ import { arrayLiteral, type Bind } from '../postgres/statement.ts'
 import {
   normalId,
   type StoreContext,
+  type WriteAttempt,
   type WritePart,
   type WriteRule,
 } from '../store/rows/context.ts'
@@ -55,15 +56,8 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
   ]
 }
 
-interface CodeChange {
-  readonly store: StoreContext
-  readonly principal: Principal
-  readonly id: string
-  readonly isNew: boolean
-  readonly before: Resource | undefined
+interface CodeChange extends Omit<WriteAttempt, 'interaction' | 'sent' | 'kept' | 'meant'> {
   readonly after: Resource
-  /** The policy entry for the write names the type Bot. */
-  readonly isNamed: boolean
 }
 
 /** A Bot that runs as its caller is for administrators, a system Bot for super administrators. Errors: 403. */

@@ -9,13 +9,12 @@ import { escapeValue } from '../search/language/values.ts'
 import { find } from '../store/lookups.ts'
 import { contentId, parseVersion, present } from '../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../terminology/codes.ts'
-import { storedName, textsOfUrl } from '../terminology/store-concepts.ts'
+import { type ImportedProperty, storedName, textsOfUrl } from '../terminology/store-concepts.ts'
 import {
   ensureConceptOwner,
   type ImportedConcept,
   type ImportedDesignation,
   type ImportedMapping,
-  type ImportedProperty,
   importConcepts,
   importMappings,
 } from '../terminology/store-imports.ts'

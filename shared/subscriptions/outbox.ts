@@ -26,11 +26,7 @@ interface OutboxKey {
   readonly seq: string
 }
 
-interface OutboxRow extends OutboxKey {
-  readonly type: number
-  readonly id: string
-  readonly ver: number
-}
+type OutboxRow = OutboxKey & Pick<VersionRow, 'type' | 'id' | 'ver'>
 
 const PER_PROJECT = 50
 
@@ -102,20 +98,13 @@ export async function addResend(
   return rows.length > 0
 }
 
-interface ChangeRow {
+interface ChangeRow extends Omit<VersionRow, 'lu'> {
   readonly n: number
   readonly home: number
   readonly seq: string
   readonly op: 'c' | 'u' | 'd'
   readonly origin: string
-  readonly project: number
-  readonly type: number
-  readonly id: string
-  readonly ver: number
   readonly lu: Date | null
-  readonly content: string | null
-  readonly meta_at: number
-  readonly meta_ext: string
   readonly before_lu: Date | null
   readonly before_content: string | null
   readonly before_meta_at: number

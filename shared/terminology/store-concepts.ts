@@ -12,6 +12,12 @@ import { type ConceptList, type ConceptQuery, compileRegex, filterWords } from '
 
 const MOST_TRIED = 50_000
 
+export interface ImportedProperty {
+  readonly code: string
+  readonly property: string
+  readonly value: string
+}
+
 /** Returns the number of the imported rows' owner; undefined without imports. */
 export async function conceptOwner(
   connection: Connection,
@@ -243,22 +249,16 @@ async function withDetails(
   })
 }
 
-interface PropertyRow {
-  readonly code: string
-  readonly property: string
-  readonly value: string
-}
-
 type ByCode<Row> = ReadonlyMap<string, readonly Row[]>
 
 async function readProperties(
   connection: Connection,
   owner: number,
   codes: readonly string[],
-): Promise<ByCode<PropertyRow>> {
+): Promise<ByCode<ImportedProperty>> {
   // Children are many, and requested for one concept at a time.
   const single = codes.length === 1
-  const rows = await connection.query<PropertyRow>({
+  const rows = await connection.query<ImportedProperty>({
     text: `select code, property, value from concept_property where owner = $1 and code = any($2)
       ${
         single

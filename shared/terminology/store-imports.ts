@@ -6,17 +6,11 @@ import { normaliseString } from '../fhir/values.ts'
 import { dialect } from '../postgres/chosen-dialect.ts'
 import type { Connection } from '../postgres/statement.ts'
 import { comparableWords } from './concepts.ts'
-import { conceptOwner } from './store-concepts.ts'
+import { conceptOwner, type ImportedProperty } from './store-concepts.ts'
 
 export interface ImportedConcept {
   readonly code: string
   readonly display: string | undefined
-}
-
-export interface ImportedProperty {
-  readonly code: string
-  readonly property: string
-  readonly value: string
 }
 
 export interface ImportedDesignation {

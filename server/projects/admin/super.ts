@@ -14,18 +14,13 @@ import { appliedMigrations, queueDepths } from '../../../shared/jobs/upkeep/upke
 import { readMails } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
 import { readPrefer } from '../../../shared/request/negotiate.ts'
-import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
-import type { Services } from '../../../shared/request/services.ts'
+import type { FhirContext, FhirReply, FhirRequest } from '../../../shared/request/request.ts'
 import { INDEX_REVISION } from '../../../shared/store/index/keys.ts'
 import { oldestIndexRevision } from '../../../shared/store/migrate.ts'
 import { upkeepDepths } from '../../../shared/store/rows/upkeep-jobs.ts'
 
 /** A super admin's request; `request.path` becomes the request of the AsyncJob. */
-export interface SuperCall {
-  readonly services: Services
-  readonly principal: Principal
-  readonly request: FhirRequest
-}
+export type SuperCall = Omit<FhirContext, 'preferences'>
 
 const MAILS = 1000
 

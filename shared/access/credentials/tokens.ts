@@ -79,11 +79,7 @@ export interface TokenClaims {
 }
 
 /** A hint at the person, never a proof: ID tokens pass through many hands. */
-interface IdTokenClaims {
-  readonly loginId: string
-  readonly subject: string
-  /** Undefined for logins without a client. */
-  readonly clientId: string | undefined
+interface IdTokenClaims extends Pick<TokenClaims, 'loginId' | 'subject' | 'clientId'> {
   readonly isExpired: boolean
 }
 

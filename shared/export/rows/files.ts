@@ -184,16 +184,10 @@ export async function filesOfPart(
   })
 }
 
-interface FileName {
-  readonly kind: FileKind
-  readonly type: string
-  readonly number: number
-}
-
 export async function findFile(
   connection: Connection,
   job: string,
-  { kind, type, number }: FileName,
+  { kind, type, number }: Pick<ExportFile, 'kind' | 'type' | 'number'>,
 ): Promise<ExportFile | undefined> {
   const [file] = await connection.query<ExportFile>({
     name: 'export-file',

@@ -138,11 +138,7 @@ function fits(
   return isAbstractType(found) && schema.isSubType(found, type)
 }
 
-interface Field {
-  readonly key: string
-  readonly nodes: readonly FieldNode[]
-  readonly open: string
-}
+type Field = Pick<Step, 'key' | 'nodes' | 'open'>
 
 function compileStep(
   compiling: Compiling,

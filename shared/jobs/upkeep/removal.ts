@@ -3,6 +3,7 @@
 import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection } from '../../postgres/statement.ts'
+import type { VersionRow } from '../../store/rows/rows.ts'
 import { CONDEMN_CONTENT_SQL } from '../../store/write/stored-contents.ts'
 
 /* The tables with a column `project`: how the rows of a resource and of a Project are found, to remove or to distribute them. */
@@ -57,17 +58,10 @@ export const DISTRIBUTED_TABLES = PROJECT_TABLES.filter(({ isDistributed }) => i
 const BINARY = typeNumber('Binary')
 const CHUNK = 5000
 
-interface RowKey {
-  readonly project: number
-  readonly type: number
-  /** Row id. */
-  readonly id: string
-}
-
 /** Removes a resource with its history; `id` is its FHIR id. One statement. */
 export async function removeResource(
   connection: Connection,
-  { project, type, id: rowId }: RowKey,
+  { project, type, id: rowId }: Pick<VersionRow, 'project' | 'type' | 'id'>,
   id: string,
 ): Promise<void> {
   const isBinary = type === BINARY

@@ -20,7 +20,7 @@ import { eventOrigin } from '../rows/event-rows.ts'
 import { composeContent, contentTail, timeText, type VersionRow } from '../rows/rows.ts'
 import { ACCOUNT_PATIENT, newText, type UniqueKey } from '../rows/side-rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import type { CheckedReference, PartRow, Write, WritePlace } from '../rows/write-rows.ts'
+import type { CheckedReference, PartRow, Write } from '../rows/write-rows.ts'
 import { invalidReferences, referencesToCheck } from './references.ts'
 
 export interface Prepared {
@@ -34,13 +34,7 @@ export interface Prepared {
 
 const OPERATIONS = { insert: 'c', update: 'u' } as const
 
-interface Preparation {
-  readonly store: StoreContext
-  readonly principal: Principal
-  readonly resource: Resource
-  readonly place: WritePlace
-  /** The live version, with its platform meta. */
-  readonly stored: Resource | undefined
+interface Preparation extends Omit<VersionDraft, 'tail'> {
   readonly options: WriteOptions
 }
 
