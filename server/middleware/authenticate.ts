@@ -120,11 +120,9 @@ async function byBearer(
   // A token may be narrower than its Login (RFC 6749 §6).
   const { patient } = session.principal
   const narrow = narrowSession(session, { scope: claims.scope, patient })
-  return { session: claims.certificate === undefined ? narrow : boundTo(narrow, claims), claims }
-}
-
-function boundTo(session: Session, { certificate }: TokenClaims): Session {
-  return { ...session, principal: { ...session.principal, certificate } }
+  if (claims.certificate === undefined) return { session: narrow, claims }
+  const bound = { ...narrow.principal, certificate: claims.certificate }
+  return { session: { ...narrow, principal: bound }, claims }
 }
 
 async function byBasic(

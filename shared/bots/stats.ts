@@ -167,7 +167,11 @@ export async function readBotStats(redis: Redis, projectId: string): Promise<rea
       ([reason, count]) => [reason, { count, sumMs: heldMs[reason] ?? 0 }] as const,
     )
     const byLabel = Object.entries(labelled).map(([name, counts]) => [name, outcomes(counts)])
-    const live = outcomes([...all, ...Object.values(labelled).flat().map(negated)])
+    const ofLabels = Object.values(labelled).flat()
+    const live = outcomes([
+      ...all,
+      ...ofLabels.map(([kind, n, count]) => [kind, n, -count] as const),
+    ])
     return {
       bot: { reference: `Bot/${botId}` },
       ...outcomes(all),
@@ -252,10 +256,6 @@ function pickCounts(counts: Counts, kind: string): Record<string, number> {
     if (what === kind) found[name] = (found[name] ?? 0) + count
   }
   return Object.fromEntries(Object.entries(found).filter(([, count]) => count > 0))
-}
-
-function negated([kind, name, count]: Counts[number]): Counts[number] {
-  return [kind, name, -count]
 }
 
 function outcomes(counts: Counts): Outcomes {

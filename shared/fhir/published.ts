@@ -11,11 +11,7 @@ import {
   typeDefinition,
   typeNames,
 } from './definitions.ts'
-import type {
-  ElementDefinition,
-  ElementType,
-  SearchParameter,
-} from './definitions-data.ts'
+import type { ElementDefinition, ElementType, SearchParameter } from './definitions-data.ts'
 import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'
 import {
@@ -46,7 +42,7 @@ export function publishedType(name: string): Resource | undefined {
     derivation: 'specialization',
     snapshot: {
       element: [
-        rootElement(definition),
+        cardinality(name, 0, '*'),
         ...elements.map((element) => toElementDefinition(name, element)),
       ],
     },
@@ -199,10 +195,6 @@ const CORE_VERSION = '4.0.1'
 export function isTypeCanonical(canonical: string, type: string): boolean {
   const [url, version = CORE_VERSION] = canonical.split('|')
   return url === typeCanonical(type) && version === CORE_VERSION
-}
-
-function rootElement({ name }: TypeDefinition): object {
-  return cardinality(name, 0, '*')
 }
 
 function toElementDefinition(type: string, element: ElementDefinition): object {

@@ -185,7 +185,9 @@ async function begin(
     return { schema, document, operationName }
   }
   const isIntrospection = asksForTypes(prepared, operation)
-  if (isIntrospection && !mayIntrospect(context)) return forbiddenResponse(serving.form)
+  if (isIntrospection && !mayIntrospect(context)) {
+    return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), serving.form)
+  }
   const tooMuch = checkWeight(context, measureOperation(prepared.fragments, operation, variables))
   if (tooMuch.length > 0) return tooMuch
   const coerced = coerceVariables(prepared, operation, variables, scanned.values)
@@ -284,10 +286,6 @@ function finish(serving: Serving, { account }: Run, { data, errors }: Executed):
 
 function respond(status: number, body: string, form: Form): Response {
   return [body, { status, statusText: '', headers: { 'content-type': TYPES[form] } }]
-}
-
-function forbiddenResponse(form: Form): Response {
-  return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), form)
 }
 
 const WORDS: Readonly<Record<string, string>> = {

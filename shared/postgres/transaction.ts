@@ -140,7 +140,7 @@ class Transaction<Raw> implements Savepoints {
     const failures = await Promise.allSettled(
       this.#frame.abandoning.map((statement) => this.#pool.send(connection, statement)),
     )
-    await this.#pool.release(connection, failures.find(isRejected)?.reason)
+    await this.#pool.release(connection, failures.find((one) => one.status === 'rejected')?.reason)
   }
 
   async #open(): Promise<Raw> {
@@ -167,10 +167,6 @@ class Transaction<Raw> implements Savepoints {
     }
     throw this.#lost.reason
   }
-}
-
-function isRejected(result: PromiseSettledResult<unknown>): result is PromiseRejectedResult {
-  return result.status === 'rejected'
 }
 
 /** With REPEATABLE READ the first statement fixes the snapshot, so session locks are taken before `begin`. */

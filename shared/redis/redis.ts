@@ -41,7 +41,7 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
     writeOnceATurn(copy)
     return copy
   }
-  const away = downConnections(log)
+  const away = getOrInsert(awayByLog, log, () => new Set<Redis>())
   redis.on('error', (error: Error) => {
     if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
     away.add(redis)
@@ -68,12 +68,8 @@ function writeOnceATurn(redis: Redis): void {
   }
 }
 
-const awayByLog = new WeakMap<Logger, Set<Redis>>()
-
 /** Connections that are down. Only the first loss and the last recovery are logged. */
-function downConnections(log: Logger): Set<Redis> {
-  return getOrInsert(awayByLog, log, () => new Set<Redis>())
-}
+const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
 /** Returns a sentence on why queues cannot rely on this Redis; undefined if they can, or without access to INFO. */
 export async function redisConfigError(redis: Redis): Promise<string | undefined> {

@@ -123,17 +123,15 @@ export function versionHeaders(version: Version): Record<string, string> {
 /** True when the caller has this version; If-None-Match overrides If-Modified-Since. */
 export function isUnmodified(request: FhirRequest, version: Version): boolean {
   const noneMatch = request.headers['if-none-match']
-  if (noneMatch !== undefined) return matchesTag(noneMatch, version.ver)
+  if (noneMatch !== undefined) {
+    return noneMatch.trim() === '*' || parseEtags(noneMatch).includes(version.ver)
+  }
   const since = Date.parse(request.headers['if-modified-since'] ?? '')
   return !Number.isNaN(since) && wholeSeconds(version.lastUpdated.getTime()) <= wholeSeconds(since)
 }
 
 function wholeSeconds(ms: number): number {
   return Math.floor(ms / 1000)
-}
-
-function matchesTag(header: string, ver: number): boolean {
-  return header.trim() === '*' || parseEtags(header).includes(ver)
 }
 
 /** Larger versions, in characters, block the event loop and are changed elsewhere. */

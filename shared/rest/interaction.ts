@@ -18,7 +18,7 @@ import { yieldTurn } from '../core/yielding.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isTypeCanonical } from '../fhir/published.ts'
-import { isObject, isResource, type Resource, storedReference } from '../fhir/resource.ts'
+import { asArray, isObject, isResource, type Resource, storedReference } from '../fhir/resource.ts'
 import { createSigner, toBinaryPath } from '../request/binary/attachments.ts'
 import {
   absoluteUrl,
@@ -165,15 +165,11 @@ export async function requireUsable(
   const { repository } = services
   const same = await find(repository, reader, 'SearchParameter', { conditions, count: CANDIDATES })
   for (const { base } of [first, ...others]) {
-    const other = same.find((item) => item.id !== resource.id && baseTypes(item).includes(base))
+    const other = same.find((item) => item.id !== resource.id && asArray(item.base).includes(base))
     if (other === undefined) continue
     const text = `${base} has a search parameter ${first.code} already: SearchParameter/${other.id}`
     throw badRequest(text, 'SearchParameter.code')
   }
-}
-
-function baseTypes({ base }: Resource): readonly unknown[] {
-  return Array.isArray(base) ? base : []
 }
 
 export interface PageEntry {

@@ -142,10 +142,12 @@ async function expandSystem(
     version === undefined || part.version === undefined || fitsVersion(version, part.version)
   if (!isOfVersion) return NOTHING
   if (part.concept !== undefined || among !== undefined) {
+    // A policy may hide the codes.
+    const concepts = part.concept?.filter(({ code }: Partial<Concept>) => code !== undefined)
     const codes =
-      part.concept === undefined
+      concepts === undefined
         ? await held(outer, part, among?.codes ?? [])
-        : await listed(outer, part, { concepts: part.concept.filter(hasCode), among })
+        : await listed(outer, part, { concepts, among })
     const wanted = codes.filter((code) => isWanted(code, wish))
     return { codes: text === undefined ? wanted : await rankConcepts(wanted, text), isCut: false }
   }
@@ -155,11 +157,6 @@ async function expandSystem(
   const codes = concepts.map((concept) => toCode(part, source.codeSystem, concept))
   // A supplement may add the property to concepts of the list.
   return { codes: codes.filter((code) => isWanted(code, wish)), isCut }
-}
-
-/** A policy may hide the codes. */
-function hasCode({ code }: Partial<Concept>): boolean {
-  return code !== undefined
 }
 
 function isWanted(code: Code, { activeOnly, selectableOnly }: ExpansionOptions): boolean {

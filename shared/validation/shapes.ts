@@ -80,15 +80,13 @@ function compile(name: string): Shape {
     const names = made.map((property) => property.name)
     const alternatives = { element: element.choice ? `${own}[x]` : own, names }
     if (element.min) required.push(alternatives)
-    if (element.choice) choices.push({ ...alternatives, names: names.filter(isPlainName) })
+    if (element.choice) {
+      choices.push({ ...alternatives, names: names.filter((name) => !name.startsWith('_')) })
+    }
   }
   const { constraints } = all.find(({ path }) => `${path}.` === prefix) ?? definition
   const invariants = [...compileInvariants(constraints, name), ...(UNIVERSAL.get(name) ?? [])]
   return { name, invariants, properties, required, choices }
-}
-
-function isPlainName(name: string): boolean {
-  return !name.startsWith('_')
 }
 
 function compileProperties(

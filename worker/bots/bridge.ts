@@ -136,7 +136,7 @@ export class Bridge implements Host {
           return kind satisfies never
       }
     } catch (error) {
-      return problem(error instanceof Error ? error.message : 'The call failed')
+      return JSON.stringify({ error: error instanceof Error ? error.message : 'The call failed' })
     }
   }
 
@@ -393,6 +393,3 @@ function answerOutcome(status: number, outcome: unknown): Answered {
   return { status, headers, body: JSON.stringify(outcome) }
 }
 
-function problem(error: string): string {
-  return JSON.stringify({ error })
-}

@@ -302,7 +302,8 @@ function createAudit({ log, repository }: Services) {
     /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
     async add(record: RunRecord): Promise<void> {
       if (!isWanted(record)) return
-      const destinations = auditDestinations(record.bot)
+      const { auditEventDestination: named } = record.bot
+      const destinations: readonly unknown[] = Array.isArray(named) ? named : ['resource']
       if (destinations.includes('log')) {
         const { outcomeDesc: _, ...event } = auditEvent(record)
         log.info({ auditEvent: event }, 'Bot run')
@@ -324,10 +325,6 @@ function isWanted({ bot, failure, log }: RunRecord): boolean {
     default:
       return true
   }
-}
-
-function auditDestinations({ auditEventDestination }: Resource): readonly unknown[] {
-  return Array.isArray(auditEventDestination) ? auditEventDestination : ['resource']
 }
 
 function auditEvent(record: RunRecord): Resource {

@@ -93,7 +93,10 @@ function receive({ header, parts: [first = '', second] }: Frame<ToExecutor>): vo
       running.get(header.run)?.stop('cancelled')
       return
     case 'library':
-      libraries.set(header.name, toLibrary(header.name, first))
+      libraries.set(header.name, {
+        name: header.name,
+        code: { text: first, file: `${GLUE}/${header.name}` },
+      })
       return
     case 'code': {
       const used = header.libraries.flatMap((name) => libraries.get(name) ?? [])
@@ -233,10 +236,6 @@ function withinBytes(text: string, limit: number): string {
   const bytes = Buffer.from(text)
   const half = Math.floor((limit - 16) / 2)
   return `${bytes.subarray(0, half).toString()}\n…\n${bytes.subarray(-half).toString()}`
-}
-
-function toLibrary(name: string, text: string): Library {
-  return { name, code: { text, file: `${GLUE}/${name}` } }
 }
 
 function die(): void {

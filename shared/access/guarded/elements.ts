@@ -80,7 +80,7 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   },
   OperationDefinition: {
     by: 'elements',
-    parts: (resource) => (isImplemented(resource) ? whole(resource) : {}),
+    parts: (resource) => (implementationReferences(resource).length > 0 ? whole(resource) : {}),
     reason: 'with an implementation, its Bot answers the calls of all members',
   },
   Agent: {
@@ -248,10 +248,6 @@ export function implementationReferences({ extension }: Resource): readonly unkn
   return toObjects(extension).flatMap(({ url, valueReference }) =>
     typeof url === 'string' && url.endsWith(`/${IMPLEMENTATION}`) ? [valueReference] : [],
   )
-}
-
-function isImplemented(definition: Resource): boolean {
-  return implementationReferences(definition).length > 0
 }
 
 export function isGuardedType(type: string): boolean {

@@ -90,11 +90,12 @@ function toChildren(type: string, element: ElementDefinition, name: string): Chi
     const content: Content = { kind: 'object', place: { type, path: element.path } }
     return [{ name, isChoice: false, isList, content, short }]
   }
+  const isId = name === 'id' && typeDefinition(type)?.kind === 'resource'
   return types.map(({ code }) => ({
     name: choice ? name + capitalised(code) : name,
     isChoice: choice,
     isList,
-    content: typeContent(name === 'id' && isResource(type) ? 'id' : code),
+    content: typeContent(isId ? 'id' : code),
     short,
   }))
 }
@@ -104,10 +105,6 @@ function typeContent(code: string): Content {
   if (code === 'Resource' || definition?.kind === 'resource') return { kind: 'resource' }
   if (definition?.kind !== 'complex-type') return { kind: 'primitive', code }
   return { kind: 'object', place: { type: code, path: '' } }
-}
-
-function isResource(type: string): boolean {
-  return typeDefinition(type)?.kind === 'resource'
 }
 
 function isBackbone({ types: [only] }: ElementDefinition): boolean {

@@ -268,13 +268,10 @@ async function requireFree(
     const { versions, next } = await inside.search(reader, request)
     if (next !== undefined) throw tooCostly('The Schedule has too many Slots in this time')
     const slots = groupSlots(versions.map(parseVersion))
-    const isSlot = terms.durationMs !== undefined || slots.free.some((one) => isSame(one, time))
+    const isFree = slots.free.some(({ start, end }) => start === time.start && end === time.end)
+    const isSlot = terms.durationMs !== undefined || isFree
     if (!isSlot || !compileFitTest(terms, slots, time)(time)) {
       throw badRequest('Requested time slot is not available', 'Slot.start')
     }
   }
-}
-
-function isSame(one: Span, other: Span): boolean {
-  return one.start === other.start && one.end === other.end
 }

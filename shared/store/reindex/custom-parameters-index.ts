@@ -106,16 +106,13 @@ async function readState({ connection }: StoreContext, project: number): Promise
   const { parameters = [], indexed = [], full_text = null } = versions ?? {}
   const resources = await readVersions(connection, project, parameters)
   const own = ownParametersFrom(resources, new Set(indexed), full_text)
-  const wanted = new Set([...parameterStamps(own), ...(full_text === null ? [] : [full_text])])
+  const stamps = [...own.types.values()].flatMap((codes) => [...codes.values()].map((p) => p.stamp))
+  const wanted = new Set([...stamps, ...(full_text === null ? [] : [full_text])])
   return {
     own,
     missing: [...wanted].filter((stamp) => !indexed.includes(stamp)),
     obsolete: indexed.filter((stamp) => !wanted.has(stamp)),
   }
-}
-
-function parameterStamps({ types }: OwnParameters): ReadonlySet<string> {
-  return new Set([...types.values()].flatMap((codes) => [...codes.values()].map((p) => p.stamp)))
 }
 
 async function begin(

@@ -254,13 +254,9 @@ const MAX_BATCH_CHARACTERS = 4_000_000
 
 type Waiting = Pending<Write, readonly Written[]>
 
-/** One write, one statement: inside a transaction, or when a batch has failed. */
-function submitAlone(connection: Connection): Submit {
-  return (write) => connection.query<Written>(writeStatement([write]))
-}
-
 export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
-  const alone = submitAlone(database)
+  // After the failure of a batch.
+  const alone: Submit = (write) => database.query<Written>(writeStatement([write]))
   return batchInLanes<Connection, Write, readonly Written[]>(() => database.lane(), {
     take: takeBatch,
     async run(connection, batch) {

@@ -331,7 +331,9 @@ async function planReplacement(
     changing,
   )
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
-  requireRoom(prepared, live, options)
+  // Many small changes must not exceed the size limit of a request.
+  const { largest = Number.POSITIVE_INFINITY } = options
+  if (prepared.write.tail.length > Math.max(largest, contentLength(live))) throw tooLarge()
   if (live && stored && isUnchanged(live, stored, prepared)) {
     const result = { ...redactFor(principal, live, hidden), outcome: 'unchanged' } as const
     return { kind: 'done', result }
@@ -343,15 +345,6 @@ async function planReplacement(
 
 function contentLength(version: Version | undefined): number {
   return version?.content?.length ?? 0
-}
-
-/** Many small changes must not exceed the size limit of a request. Errors: 413. */
-function requireRoom(
-  { write }: Prepared,
-  live: Version | undefined,
-  { largest = Number.POSITIVE_INFINITY }: WriteOptions,
-): void {
-  if (write.tail.length > Math.max(largest, contentLength(live))) throw tooLarge()
 }
 
 async function writeChange(
