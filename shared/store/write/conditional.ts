@@ -53,12 +53,9 @@ export async function createConditional(
   const answer = (match: Version): WriteResult => ({ ...match, outcome: 'unchanged' })
   const match = options.isMissing ? undefined : await findOne(store, principal, condition)
   if (match !== undefined) return answer(match)
-  return locked(store, principal, {
-    condition,
-    work: async (inner) => {
-      const late = await findOne(inner, principal, condition)
-      return late === undefined ? create(inner, principal, resource, options) : answer(late)
-    },
+  return locked(store, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    return late === undefined ? create(inner, principal, resource, options) : answer(late)
   })
 }
 
@@ -89,18 +86,15 @@ export async function updateConditional(
       if (!isAbsent(error)) throw error
     }
   }
-  return locked(store, principal, {
-    condition,
-    work: async (inner) => {
-      const late = await findOne(inner, principal, condition)
-      if (late !== undefined) return overwrite(inner, late)
-      if (options.ifMatch !== undefined || options.mustExist) throw preconditionFailed()
-      if (resource.id === undefined || options.keepId) {
-        return create(inner, principal, resource, options)
-      }
-      requireUpdateAsCreate(principal)
-      return update(inner, principal, resource, options)
-    },
+  return locked(store, principal, condition, async (inner) => {
+    const late = await findOne(inner, principal, condition)
+    if (late !== undefined) return overwrite(inner, late)
+    if (options.ifMatch !== undefined || options.mustExist) throw preconditionFailed()
+    if (resource.id === undefined || options.keepId) {
+      return create(inner, principal, resource, options)
+    }
+    requireUpdateAsCreate(principal)
+    return update(inner, principal, resource, options)
   })
 }
 
@@ -111,23 +105,20 @@ export async function deleteConditional(
 ): Promise<readonly Deletion[]> {
   requireAllowed(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
-  return locked(store, principal, {
-    condition,
-    work: (inner) => {
-      const deleted: Deletion[] = []
-      const attempt = async () => {
-        const asked = firstPage(condition, limit + 1)
-        const { versions } = await search(inner, unlinked(principal), asked)
-        if (versions.length + deleted.length > limit) throw multipleMatches()
-        for (const version of versions) {
-          const deletion = await removeMatch(inner, principal, version)
-          if (deletion === LOST) return LOST
-          deleted.push(deletion)
-        }
-        return deleted
+  return locked(store, principal, condition, (inner) => {
+    const deleted: Deletion[] = []
+    const attempt = async () => {
+      const asked = firstPage(condition, limit + 1)
+      const { versions } = await search(inner, unlinked(principal), asked)
+      if (versions.length + deleted.length > limit) throw multipleMatches()
+      for (const version of versions) {
+        const deletion = await removeMatch(inner, principal, version)
+        if (deletion === LOST) return LOST
+        deleted.push(deletion)
       }
-      return retryOnConflict(attempt, { inTransaction: true })
-    },
+      return deleted
+    }
+    return retryOnConflict(attempt, { inTransaction: true })
   })
 }
 
@@ -162,15 +153,11 @@ function firstPage(condition: SearchRequest, count: number): SearchRequest {
   return { ...condition, ...FIRST, count }
 }
 
-interface LockedWork<T> {
-  readonly condition: SearchRequest
-  readonly work: (inner: StoreContext) => Promise<T>
-}
-
 async function locked<T>(
   store: StoreContext,
   principal: Principal,
-  { condition, work }: LockedWork<T>,
+  condition: SearchRequest,
+  work: (inner: StoreContext) => Promise<T>,
 ): Promise<T> {
   const key = conditionKey(store, principal, condition)
   const run = () => store.transact(work, [key])
