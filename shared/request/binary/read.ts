@@ -121,11 +121,8 @@ export async function withData(
 
 /** `GET /storage/{id}/{vid}`, with the rights of the member it was signed for. Errors: 401, 404, 410, 416. */
 export async function signedContent(services: Services, request: FhirRequest): Promise<FhirReply> {
-  const { signedUrls, repository, principals, config } = services
-  const [, id = '', vid = '', more] = request.path.split('/')
-  const signed = more === undefined ? await signedUrls.verify(id, vid, request.query) : undefined
-  if (signed === undefined) throw unauthorized(config.baseUrl)
-  if (signed === 'expired') throw gone(EXPIRED)
+  const { repository, principals, config } = services
+  const { id, vid, signed } = await verifySigned(services, request)
   if (signed.upload !== undefined) throw unauthorized(config.baseUrl)
   const project = await principals.project(signed.project)
   if (project === undefined) throw notFound()
@@ -141,14 +138,12 @@ export async function signedContent(services: Services, request: FhirRequest): P
  * version, of its content alone. Errors: 400, 401, 404, 410.
  */
 export async function signedUpload(
-  { signedUrls, principals, config }: Services,
+  services: Services,
   request: FhirRequest,
   address: string,
 ): Promise<{ readonly principal: Principal; readonly request: FhirRequest }> {
-  const [, id = '', vid = '', more] = request.path.split('/')
-  const signed = more === undefined ? await signedUrls.verify(id, vid, request.query) : undefined
-  if (signed === undefined) throw unauthorized(config.baseUrl)
-  if (signed === 'expired') throw gone(EXPIRED)
+  const { principals, config } = services
+  const { id, vid, signed } = await verifySigned(services, request)
   const { upload, membershipId = '', project } = signed
   if (upload === undefined) throw unauthorized(config.baseUrl)
   const session =
@@ -170,7 +165,15 @@ export async function signedUpload(
   }
 }
 
-const EXPIRED = 'The address has expired'
+/** Errors: 401, 410 for an address that has expired. */
+async function verifySigned({ signedUrls, config }: Services, { path, query }: FhirRequest) {
+  const [, id = '', vid = '', more] = path.split('/')
+  const signed = more === undefined ? await signedUrls.verify(id, vid, query) : undefined
+  if (signed === undefined) throw unauthorized(config.baseUrl)
+  if (signed === 'expired') throw gone('The address has expired')
+  return { id, vid, signed }
+}
+
 const ENDED =
   'The address has ended: the Binary was deleted, or the member it was given to may no longer read it'
 
