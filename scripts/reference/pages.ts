@@ -217,7 +217,7 @@ Programs may rely on these values; they change only with an entry in the changel
 | \`id\` of an outcome | Medplum's SDK: \`isOk\`, \`isCreated\`, \`isAccepted\`, \`isNotFound\`, \`isGone\`, \`isConflict\`, \`isUnauthenticated\`, \`getStatus\`. Successes have \`ok\`, \`created\` or \`accepted\` |
 | \`Content-Location\` of a 202, repeated in \`issue[0].diagnostics\` | the SDK's polling; a browser may hide the header from it |
 | \`issue[0].expression\` | forms that show the error next to its field, such as those of Medplum's React components |
-| \`issue[1].code\` \`expired\` of a 401 | programs that tell an expired token from an invalid one |
+| \`issue[1].code\` \`expired\` of a 401 | programs that distinguish an expired token from an invalid one |
 | \`issue[0].details.coding[0].code\` of a 409, an SQL state | programs that retry: the code is present only if a retry may succeed |
 | \`error\` in a response of \`/oauth2\`, \`WWW-Authenticate\` | OAuth libraries: \`invalid_grant\`, \`invalid_client\`, \`login_required\`, \`consent_required\`, \`invalid_token\`, \`insufficient_scope\` and the other codes of RFC 6749, RFC 6750, RFC 8693 and OpenID Connect |
 | \`type\` \`agent:error\` on the web socket of an agent | Medplum's agent |

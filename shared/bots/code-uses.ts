@@ -13,7 +13,7 @@ interface Use {
 
 /** Functions that take an address first. */
 const CALLERS = new Set(['fetch', 'get', 'request', 'URL'])
-const ONLY_RUNS_TELL = 'only its runs show whether the Bot names'
+const ONLY_RUNS_SHOW = 'only its runs show whether the Bot names'
 
 /** Returns a use of each secret and host that the Bot does not name, and the first that cannot be known. */
 export function findUndeclared(program: Node, { secrets, hosts }: BotDeclarations): Use[] {
@@ -22,20 +22,20 @@ export function findUndeclared(program: Node, { secrets, hosts }: BotDeclaration
     const earlier = found.get(text)
     if (earlier === undefined || node.start < earlier.node.start) found.set(text, { node, text })
   }
-  const add = (node: Node, what: string, name: string) =>
-    report(node, `The code uses ${what}, which the Bot does not name by bot-${name}`)
+  const add = (node: Node, use: string, extension: string) =>
+    report(node, `The code uses ${use}, which the Bot does not name by bot-${extension}`)
   const constants = constantTexts(program)
   walk(program, (node) => {
     for (const name of secretNames(node)) {
       if (secrets?.has(name) === false) add(node, `the secret "${name}"`, 'secret')
     }
     if (secrets !== undefined && computesSecret(node)) {
-      report(node, `The code computes names of secrets; ${ONLY_RUNS_TELL} them`)
+      report(node, `The code computes names of secrets; ${ONLY_RUNS_SHOW} them`)
     }
     if (hosts === undefined) return
     const url = URL.parse(calledAddress(node, constants) ?? '')
     if (url === null && callsFetch(node)) {
-      report(node, `The code fetches a computed address; ${ONLY_RUNS_TELL} its host`)
+      report(node, `The code fetches a computed address; ${ONLY_RUNS_SHOW} its host`)
     }
     if (url === null || !/^https?:$/.test(url.protocol)) return
     const port = url.port || (url.protocol === 'https:' ? '443' : '80')

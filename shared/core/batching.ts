@@ -184,7 +184,8 @@ interface Queued<T> {
 
 interface BatchOptions<T> {
   readonly log: Logger
-  readonly what: string
+  /** A plural, for the log. */
+  readonly name: string
   /** Returns an error or undefined for each item. */
   write(items: readonly T[]): Promise<readonly unknown[]>
 }
@@ -196,7 +197,7 @@ const MAX_QUEUED = 10_000
 const AGAIN_MS = 1000
 
 /** Writes items in batches after their callers have been answered, and retries while PostgreSQL is unavailable. */
-export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedBatches<T> {
+export function batchDelayed<T>({ log, name, write }: BatchOptions<T>): DelayedBatches<T> {
   let queued: Queued<T>[] = []
   let writing = Promise.resolve()
   let timer: NodeJS.Timeout | undefined
@@ -216,7 +217,7 @@ export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedB
     const lost = failures.filter(
       (reason) => reason !== undefined && (isClosing || !isUnavailable(reason)),
     )
-    if (lost.length > 0) log.error({ count: lost.length, cause: lost[0] }, `${what} were lost`)
+    if (lost.length > 0) log.error({ count: lost.length, cause: lost[0] }, `${name} were lost`)
   }
 
   function next(): void {
@@ -231,7 +232,7 @@ export function batchDelayed<T>({ log, what, write }: BatchOptions<T>): DelayedB
   return {
     async add(item) {
       if (queued.length >= MAX_QUEUED) {
-        log.error(`${what} were dropped: too many are waiting`)
+        log.error(`${name} were dropped: too many are waiting`)
         return
       }
       await new Promise<void>((resolve) => {

@@ -206,18 +206,18 @@ export function tooManyRequests(
 }
 
 /** 503 for an unavailable dependency; retry. */
-export function unavailable(what: string, cause?: unknown): HttpError {
+export function unavailable(service: string, cause?: unknown): HttpError {
   return new HttpError(
     503,
-    outcome('unavailable', issue('error', 'transient', `${what} is not available, try again`)),
+    outcome('unavailable', issue('error', 'transient', `${service} is not available, try again`)),
     { cause },
   )
 }
 
 /** 503 for a full disk or memory of a dependency, which may last. */
 export class StorageFull extends HttpError {
-  constructor(what: string, cause?: unknown) {
-    const body = unavailable(what).outcome
+  constructor(service: string, cause?: unknown) {
+    const body = unavailable(service).outcome
     super(503, body, { cause, headers: { 'Retry-After': '10' } })
   }
 }

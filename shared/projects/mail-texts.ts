@@ -99,10 +99,14 @@ export function emailChangedMail(settings: Settings, user: Resource): Mail {
 }
 
 /** For the owner, when a sign-in method was added or removed. */
-export function accountChangedMail(settings: Settings, user: Resource, what: AccountChange): Mail {
+export function accountChangedMail(
+  settings: Settings,
+  user: Resource,
+  change: AccountChange,
+): Mail {
   const { productName } = settings
   return composed('account-changed', addressAccount(user), `${productName} Sign-In Changed`, [
-    `Your account on ${productName}: ${what}.`,
+    `Your account on ${productName}: ${change}.`,
     'If it was not you, contact the administrators of your project, and choose another password at once:',
     pageUrl(settings, 'resetpassword', projectOfUser(user)),
   ])

@@ -69,8 +69,8 @@ async function withList(
   }
 }
 
-function tooMany(what: string) {
-  return tooCostly(`${what.slice(0, 200)} has more than ${MOST_CODES} codes`)
+function tooMany(name: string) {
+  return tooCostly(`${name.slice(0, 200)} has more than ${MOST_CODES} codes`)
 }
 
 /** By url, `url|version` or `ValueSet/id`. */

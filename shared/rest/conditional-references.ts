@@ -81,12 +81,12 @@ export function requireSingleMatch(
   if (found?.status !== 'fulfilled') throw located(found?.reason, path)
   const stored = found.value.versions.map(({ type, id }) => `${type}/${id}`)
   const [match, second] = [...stored, ...made]
-  const what = `Conditional reference '${text.slice(0, 256)}'`
+  const named = `Conditional reference '${text.slice(0, 256)}'`
   if (match === undefined) {
-    const missing = badRequest(`${what} did not match any resources`, path)
+    const missing = badRequest(`${named} did not match any resources`, path)
     throw new MissingTarget(missing.status, missing.outcome)
   }
-  if (second !== undefined) throw badRequest(`${what} matched multiple resources`, path)
+  if (second !== undefined) throw badRequest(`${named} matched multiple resources`, path)
   return match
 }
 

@@ -1,6 +1,6 @@
 /**
- * Properties that an object of a type may have, derived once per type from the definitions; the report of what is
- * wrong with them; their required bindings to enumerable value sets, and the types that their references may have.
+ * Properties that an object of a type may have, derived once per type from the definitions; the report of their
+ * faults; their required bindings to enumerable value sets, and the types that their references may have.
  * https://hl7.org/fhir/R4/terminologies.html#strength
  */
 

@@ -92,9 +92,9 @@ function mutedServices(
   database: Database,
   { note, execute }: Pick<DryRun, 'note'> & Pick<Queues, 'execute'>,
 ): Services {
-  const refuse = (what: string) => {
-    note(`${what}: not available to a dry run`)
-    return businessRule(`A dry run has no access to ${what}`)
+  const refuse = (service: string) => {
+    note(`${service}: not available to a dry run`)
+    return businessRule(`A dry run has no access to ${service}`)
   }
   return {
     ...services,

@@ -148,7 +148,7 @@ function createRecentRuns(services: Services) {
   let grown = new Map<string, RunsOfBot>()
   const batches = batchDelayed<BotRunRow>({
     log,
-    what: 'Records of bot runs',
+    name: 'Records of bot runs',
     async write(rows) {
       const failure = await addBotRuns(database, rows).then(
         () => undefined,
@@ -287,7 +287,7 @@ const LOG_TAIL_BYTES = 10 * 1024
 function createAudit({ log, repository }: Services) {
   const batches = batchDelayed<RunRecord>({
     log,
-    what: 'AuditEvents',
+    name: 'AuditEvents',
     async write(records) {
       const results = await Promise.allSettled(
         records.map(async (record) => {

@@ -125,9 +125,13 @@ async function enqueue(
   const principal = own?.principal.project.id === projectId ? own.principal : undefined
   const hasCode = codeLocation(bot, services.config.baseUrl) !== undefined
   if (principal === undefined || !hasCode) {
-    const what = principal === undefined ? 'membership' : 'code'
-    metrics.occurrence(what, 1)
-    await auditSkipped(services, project, { bot, time: scheduled, why: `the bot has no ${what}` })
+    const missing = principal === undefined ? 'membership' : 'code'
+    metrics.occurrence(missing, 1)
+    await auditSkipped(services, project, {
+      bot,
+      time: scheduled,
+      why: `the bot has no ${missing}`,
+    })
     return await removeOccurrence(database, run)
   }
   const found = await botAt(services, foundBot(occurrence), occurrence.since)

@@ -284,6 +284,6 @@ function toMailError(error: unknown): MailError {
   // nodemailer reports 500 for a server without TLS; the mail itself was not rejected.
   const isRefused = (responseCode ?? 0) >= 500 && code !== 'ETLS'
   const isPermanent = isRefused || code === 'EENVELOPE'
-  const what = [code, responseCode].filter((part) => part !== undefined).join(' ')
-  return new MailError(`The mail server rejected it: ${what || 'no reason'}`, isPermanent, error)
+  const reason = [code, responseCode].filter((part) => part !== undefined).join(' ')
+  return new MailError(`The mail server rejected it: ${reason || 'no reason'}`, isPermanent, error)
 }

@@ -186,7 +186,7 @@ async function write(call: ScimCall, person: Person, next: ScimUser) {
       profile && isRenamed
         ? await inside.patch(
             caller,
-            targetOf(profile),
+            resourceId(profile),
             (current) =>
               withProfileName(
                 current,
@@ -197,7 +197,7 @@ async function write(call: ScimCall, person: Person, next: ScimUser) {
         : undefined
     const result = await inside.patch(
       { ...caller, rules: undefined },
-      targetOf(membership),
+      resourceId(membership),
       (current) => withValues(current, changes),
       versionRead(call, membership),
     )
@@ -236,7 +236,7 @@ function changesTo(before: Values, next: Values): Values {
   return Object.fromEntries(Object.entries(next).filter(([name, value]) => value !== before[name]))
 }
 
-function targetOf({ resourceType, id = '' }: Resource) {
+function resourceId({ resourceType, id = '' }: Resource) {
   return { type: resourceType, id }
 }
 
@@ -251,7 +251,7 @@ async function writeUser(
   const changes = defined({ firstName: names.givenName, lastName: names.familyName })
   const written = await inside.patch(
     servicePrincipal(SYSTEM_PROJECT, caller),
-    targetOf(user),
+    resourceId(user),
     (current) =>
       withValues(current, isNew ? { ...changes, ...newEmailChanges(current, email) } : changes),
     versionRead(call, user),

@@ -225,7 +225,7 @@ export function weightErrors(
     ['Query cost', cost, graphql?.cost ?? MAX_COST],
     ['Number of fields', fields, MAX_FIELDS],
   ]
-  return tooMuch.flatMap(([what, found, limit]) =>
-    found > limit ? [new GraphQLError(`${what} ${found} exceeds the limit of ${limit}`)] : [],
+  return tooMuch.flatMap(([weight, found, limit]) =>
+    found > limit ? [new GraphQLError(`${weight} ${found} exceeds the limit of ${limit}`)] : [],
   )
 }

@@ -16,8 +16,8 @@ const kinds = [
   ['BigUInt64', 'BigUint64', 8],
 ]
 
-function outOfRange(what, value) {
-  const text = `The value of "${what}" is out of range. Received ${String(value)}`
+function outOfRange(name, value) {
+  const text = `The value of "${name}" is out of range. Received ${String(value)}`
   return Object.assign(new RangeError(text), { code: 'ERR_OUT_OF_RANGE' })
 }
 
