@@ -112,10 +112,10 @@ export function readParts<Values>(parts: readonly Part[]): Partial<Values> {
   return Object.fromEntries(entries)
 }
 
-/** Calls `hear` with each event of `$logs`, and reconnects. */
+/** Calls `listener` with each event of `$logs`, and reconnects. */
 export async function follow(
   bot: BotFolder,
-  hear: (type: string, data: Record<string, string>) => void,
+  listener: (type: string, data: Record<string, string>) => void,
 ): Promise<void> {
   for (;;) {
     const answer = await fetch(bot.operation('$logs'), { headers: authHeaders(bot) })
@@ -126,7 +126,7 @@ export async function follow(
       rest = events.pop() ?? ''
       for (const event of events) {
         const [, type, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? []
-        if (type !== undefined && data !== undefined) hear(type, JSON.parse(data))
+        if (type !== undefined && data !== undefined) listener(type, JSON.parse(data))
       }
     }
     await bot.medplum.refreshIfExpired()

@@ -247,7 +247,7 @@ class AgentSocket implements Connection {
     const requests = new AwaitedRequests(services, webSocket, address)
     const listening = await bus.listen(
       TO_CONNECTION,
-      (message) => this.#hear(requests, message),
+      (message) => this.#deliver(requests, message),
       connection,
     )
     this.#link = { agentId, address, connection, requests, listening }
@@ -274,7 +274,7 @@ class AgentSocket implements Connection {
     await this.#flow.finished()
   }
 
-  #hear(requests: AwaitedRequests, message: ToConnection): void {
+  #deliver(requests: AwaitedRequests, message: ToConnection): void {
     if (message === 'replaced') {
       this.#replaced()
       return

@@ -71,13 +71,13 @@ export function keyValueRoutes({ services }: Web): RouteFamily {
     ctx.body = value
   })
   routes.put('/:key', 'signed-in', async (ctx) => {
-    const [shelf, key] = [requireKeyspace(ctx), requireKey(ctx)]
+    const [keyspace, key] = [requireKeyspace(ctx), requireKey(ctx)]
     if (!ctx.is('text/plain')) throw badRequest('The value must be text/plain')
     const value = (await readBody(ctx, MOST_BYTES + 1))?.toString('utf8') ?? ''
     if (Buffer.byteLength(value) > MOST_BYTES) {
       throw badRequest(`A value may have at most ${MOST_BYTES} bytes`)
     }
-    const isSet = await redis.eval(SET, 1, shelf, key, value, MOST_KEYS, KEPT_SECONDS)
+    const isSet = await redis.eval(SET, 1, keyspace, key, value, MOST_KEYS, KEPT_SECONDS)
     if (isSet !== 1) throw badRequest(`A member may have at most ${MOST_KEYS} keys`)
     ctx.status = 204
   })

@@ -111,7 +111,7 @@ export class Hub {
 
   #listen(id: string): Bound {
     const listeners = new Set<Listener>()
-    const hear = (message: SocketMessage) => {
+    const onMessage = (message: SocketMessage) => {
       if (message === 'left') return
       for (const listener of listeners) {
         if (message === 'end') listener.end(CLOSE.tryAgainLater)
@@ -119,7 +119,10 @@ export class Hub {
         else this.#notify(listener, message)
       }
     }
-    const bound = { listeners, listening: this.#services.bus.listen(SOCKET_MESSAGES, hear, id) }
+    const bound = {
+      listeners,
+      listening: this.#services.bus.listen(SOCKET_MESSAGES, onMessage, id),
+    }
     this.#bound.set(id, bound)
     return bound
   }

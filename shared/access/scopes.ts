@@ -204,13 +204,13 @@ function ownProfile(scope: string, profile: string | undefined): readonly Grant[
   const words = new Set(scope.split(' '))
   const own = parseReference(profile)
   if (own === undefined || !words.has('openid') || !words.has('fhirUser')) return []
-  const said = `${own.type}?_id=${own.id}`
-  const criteria = parseCriteria(own.type, said, { projectId: undefined, values: new Map() })
+  const text = `${own.type}?_id=${own.id}`
+  const criteria = parseCriteria(own.type, text, { projectId: undefined, values: new Map() })
   return [
     {
       ...plainGrant(own.type, ['read', 'vread'], 'scope of fhirUser'),
       criteria,
-      criteriaTexts: [said],
+      criteriaTexts: [text],
     },
   ]
 }
@@ -224,12 +224,12 @@ function scopeGrant(word: SmartScope, patient: string | undefined): Grant | unde
   const inside =
     context === 'patient' ? [{ kind: 'compartment', reference: `Patient/${patient}` } as const] : []
   if (criteria === undefined) return { ...plain, criteria: inside }
-  const said = `${type}?${criteria}`
+  const text = `${type}?${criteria}`
   try {
-    const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
+    const named = parseCriteria(type, text, { projectId: undefined, values: new Map() })
     // Joins test resources that the caller may not read; a compartment tests every reference of a type.
     if (named.flatMap(listLeaves).some((leaf) => !isCondition(leaf))) return undefined
-    return { ...plain, criteria: [...named, ...inside], criteriaTexts: [said] }
+    return { ...plain, criteria: [...named, ...inside], criteriaTexts: [text] }
   } catch {
     // Unreadable criteria might have narrowed it.
     return undefined

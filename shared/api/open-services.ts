@@ -126,8 +126,8 @@ async function requireRedis(redis: Redis, log: Logger): Promise<void> {
   await untilReady(redis, log).catch((error: Error) => {
     throw new StartError(error.message)
   })
-  const unfit = await redisConfigError(redis)
-  if (unfit !== undefined) throw new StartError(unfit)
+  const problem = await redisConfigError(redis)
+  if (problem !== undefined) throw new StartError(problem)
 }
 
 /** Waits for PostgreSQL; logs one line per second. */

@@ -120,11 +120,11 @@ function checkImports(program: Program, filename: string): readonly string[] {
   walk(program, (node) => {
     for (const { module, names } of readImports(node)) {
       const known = moduleExports(module)
-      const odd = known === undefined ? undefined : names.find((name) => !known.has(name))
+      const missing = known === undefined ? undefined : names.find((name) => !known.has(name))
       if (known === undefined)
         warnings.add(placed(filename, node, `Cannot find module "${module}"`))
-      if (odd === undefined) continue
-      const text = placed(filename, node, `"${module}" has no "${odd}"`)
+      if (missing === undefined) continue
+      const text = placed(filename, node, `"${module}" has no "${missing}"`)
       if (/^(Im|Ex)port/.test(node.type)) throw badRequest(text)
       warnings.add(text)
     }

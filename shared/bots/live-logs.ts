@@ -40,17 +40,17 @@ const FORGET_MS = 3 * REPEAT_MS
 const LENGTH_A_SECOND = 1_000_000
 const COST_OF_A_MESSAGE = 500
 
-/** Calls `hear` until `close`. Errors: those of Redis. */
+/** Calls `listener` until `close`. Errors: those of Redis. */
 export async function subscribeToBotLogs(
   bus: Bus,
   bot: string,
-  hear: (message: BotLogMessage) => void,
+  listener: (message: BotLogMessage) => void,
 ): Promise<{ close(): void }> {
-  const say = () => bus.publish(FOLLOW, bot)
+  const announce = () => bus.publish(FOLLOW, bot)
   // Fails while Redis is unavailable, without a retry.
-  await say()
-  const listening = await bus.listen(LOG, hear, bot)
-  const repeat = setInterval(() => void say().catch(() => undefined), REPEAT_MS)
+  await announce()
+  const listening = await bus.listen(LOG, listener, bot)
+  const repeat = setInterval(() => void announce().catch(() => undefined), REPEAT_MS)
   return {
     close() {
       clearInterval(repeat)
@@ -93,7 +93,7 @@ export async function openFollowed(bus: Bus) {
   return {
     /** True while the bot has a listener. */
     has: (bot: string) => (until.get(bot) ?? 0) > Date.now(),
-    tell(bot: string, message: BotLogMessage): void {
+    publish(bot: string, message: BotLogMessage): void {
       const budget = currentBudget(bot)
       if (budget.length <= 0) {
         budget.dropped++

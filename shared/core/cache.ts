@@ -13,7 +13,7 @@ export function sizeWithin(memoryMb: number, mostMb: number): number {
   return Math.min(Math.max(Math.floor(memoryMb * MEMORY_SHARE), LEAST_MB), mostMb) * MB
 }
 
-/** The types whose committed changes every process hears of: a cache can depend on no other. */
+/** The types whose committed changes are announced to every process: a cache can depend on no other. */
 export const REPORTED_TYPES = [
   'AccessPolicy',
   'Bot',
@@ -269,16 +269,12 @@ export class FreshCache<T> {
 
 interface KeyedValues<K, V> {
   get(key: K): V | undefined
-  set(key: K, value: V): unknown
+  set(key: K, value: NoInfer<V>): unknown
   delete(key: K): unknown
 }
 
 /** Returns the value of a key, which `make` makes if there is none. */
-export function getOrInsert<K, V extends {}>(
-  values: KeyedValues<K, V>,
-  key: K,
-  make: () => V,
-): V {
+export function getOrInsert<K, V extends {}>(values: KeyedValues<K, V>, key: K, make: () => V): V {
   const known = values.get(key)
   if (known !== undefined) return known
   const made = make()

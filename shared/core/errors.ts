@@ -102,8 +102,8 @@ export const forbiddenByPlatform = (reason: string, expression?: string) =>
   })
 /** 403 with the name of the violated rule. */
 export const forbiddenBecause = (name: string | undefined, why: string) => {
-  const said = issue('error', 'forbidden', 'Forbidden', { diagnostics: name })
-  return new HttpError(403, outcome('forbidden', said), { cause: why })
+  const body = issue('error', 'forbidden', 'Forbidden', { diagnostics: name })
+  return new HttpError(403, outcome('forbidden', body), { cause: why })
 }
 export const hiddenParameter = (code: string | undefined) =>
   failure(403, 'forbidden', 'forbidden')('Forbidden', code)

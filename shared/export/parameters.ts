@@ -65,8 +65,8 @@ export function readParameters(
   const named = given.filter(({ name }) => !IGNORED.has(name))
   for (const name of new Set(named.map((one) => one.name))) {
     if (KNOWN.has(name)) continue
-    const said = name.slice(0, 64)
-    faults.push(fault('not-supported', `${said} is not an export parameter`, said))
+    const shortened = name.slice(0, 64)
+    faults.push(fault('not-supported', `${shortened} is not an export parameter`, shortened))
   }
   const texts = (name: string) =>
     named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
@@ -299,9 +299,9 @@ async function readFilter(
   const { services, principal } = asking
   const at = text.indexOf('?')
   const type = at === -1 ? text : text.slice(0, at)
-  const said = type.slice(0, 64)
+  const shortened = type.slice(0, 64)
   if (at < 1) return fault('invalid', `A filter is Type?query, not ${text.slice(0, 64)}`, NAME)
-  if (!isResourceType(type)) return fault('invalid', `Unknown type ${said}`, NAME)
+  if (!isResourceType(type)) return fault('invalid', `Unknown type ${shortened}`, NAME)
   if (!isExportable(principal, type)) return fault('not-supported', `${type} is not exported`, NAME)
   if (types !== undefined && !types.includes(type)) {
     return fault('invalid', `${type} is filtered but is not in _type`, NAME)

@@ -82,7 +82,7 @@ export function startExports(
     name: 'Exports',
     everyMs: LOOK_MS,
     lanes: AT_ONCE,
-    onRest: blocks.clear,
+    onIdle: blocks.clear,
     toLease: partLease,
     mayStart: (lane) => lane === 0 || !pace.isAwaited(),
     next: leaseExportPart,

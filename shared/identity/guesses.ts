@@ -87,39 +87,43 @@ export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<vo
 }
 
 /**
- * Runs `check` on a guess at the account `whose`; undefined is a wrong guess. A guess whose check fails does not count.
+ * Runs `check` on a guess at `account`; undefined is a wrong guess. A guess whose check fails does not count.
  * Errors: 429 during a pause, and those of `check`.
  */
 export async function checkGuess<T>(
   redis: Redis,
   guessed: Guessed,
-  whose: string,
+  account: string,
   check: () => Promise<T | undefined>,
 ): Promise<T | undefined> {
-  await reserve(redis, guessed, whose)
+  await reserve(redis, guessed, account)
   let found: T | undefined
   try {
     found = await check()
   } catch (error) {
-    await release(redis, guessed, whose, 0)
+    await release(redis, guessed, account, 0)
     throw error
   }
-  if (found !== undefined) await release(redis, guessed, whose, 1)
+  if (found !== undefined) await release(redis, guessed, account, 1)
   return found
 }
 
 /** Clears the guesses of an account whose owner was proven in another way. */
-export async function forgiveGuesses(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
-  await release(redis, guessed, whose, 1)
+export async function forgiveGuesses(
+  redis: Redis,
+  guessed: Guessed,
+  account: string,
+): Promise<void> {
+  await release(redis, guessed, account, 1)
 }
 
-async function release(redis: Redis, guessed: Guessed, whose: string, isRight: 0 | 1) {
-  await runScript(redis, RELEASE, guessKeys(guessed), [whose, GUESSES, isRight])
+async function release(redis: Redis, guessed: Guessed, account: string, isRight: 0 | 1) {
+  await runScript(redis, RELEASE, guessKeys(guessed), [account, GUESSES, isRight])
 }
 
-async function reserve(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
+async function reserve(redis: Redis, guessed: Guessed, account: string): Promise<void> {
   const pauseMs = await runScript(redis, RESERVE, guessKeys(guessed), [
-    whose,
+    account,
     GUESSES,
     WINDOW_SECONDS,
     FIRST_PAUSE_SECONDS,

@@ -55,7 +55,7 @@ export function startImports(
     everyMs: lookMs,
     level: 'debug',
     lanes: AT_ONCE,
-    onRest(working) {
+    onIdle(working) {
       if (working > 0) return
       spare.plans.length = 0
       spare.blocks.length = 0

@@ -21,7 +21,7 @@ export interface LoopOptions {
   readonly lanes?: number
   /** Log level of an outage; default warn. */
   readonly level?: 'debug' | 'warn' | 'error'
-  onRest?(working: number): void
+  onIdle?(working: number): void
 }
 
 /** Returns true when more work is ready. */
@@ -29,16 +29,16 @@ type Round = (signal: AbortSignal, lane: number) => Promise<boolean>
 
 /** Runs rounds at once, after each wake and at intervals, until `stop`. */
 export function startLoop(options: LoopOptions, round: Round): Loop {
-  const { everyMs, lanes = 1, onRest } = options
+  const { everyMs, lanes = 1, onIdle } = options
   const stopping = new AbortController()
   const { signal } = stopping
   const timers = new Set<NodeJS.Timeout>()
   const outage = createOutage(options)
-  const bench = createBench(everyMs)
+  const idle = createIdleLanes(everyMs)
 
   async function run(lane: number): Promise<void> {
     while (!signal.aborted) {
-      const seen = bench.wakes()
+      const seen = idle.wakes()
       let hasMore = false
       try {
         hasMore = await round(signal, lane)
@@ -47,9 +47,9 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
         outage.failed(error)
       }
       // A wake during the round may concern work that the round missed.
-      if (hasMore || seen !== bench.wakes() || signal.aborted) continue
-      onRest?.(lanes - bench.resting() - 1)
-      await bench.rest()
+      if (hasMore || seen !== idle.wakes() || signal.aborted) continue
+      onIdle?.(lanes - idle.count() - 1)
+      await idle.wait()
     }
   }
 
@@ -58,42 +58,42 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
     Promise.all(Array.from({ length: lanes }, (_, lane) => run(lane))),
   )
   return {
-    wake: bench.wake,
+    wake: idle.wake,
     wakeIn(ms) {
       const timer = setTimeout(() => {
         timers.delete(timer)
-        bench.wake()
+        idle.wake()
       }, ms)
       timers.add(timer)
     },
     async stop() {
       stopping.abort(new Error('The worker stops'))
       for (const timer of timers) clearTimeout(timer)
-      bench.wake()
+      idle.wake()
       await running
     },
   }
 }
 
-function createBench(everyMs: number) {
-  const resting = new Set<() => void>()
+function createIdleLanes(everyMs: number) {
+  const waiting = new Set<() => void>()
   let wakes = 0
   return {
     wakes: () => wakes,
-    resting: () => resting.size,
+    count: () => waiting.size,
     wake() {
       wakes += 1
-      for (const end of resting) end()
+      for (const end of waiting) end()
     },
-    rest: () =>
+    wait: () =>
       new Promise<void>((resolve) => {
         const end = () => {
           clearTimeout(timer)
-          resting.delete(end)
+          waiting.delete(end)
           resolve()
         }
         const timer = setTimeout(end, everyMs)
-        resting.add(end)
+        waiting.add(end)
       }),
   }
 }

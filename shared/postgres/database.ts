@@ -75,10 +75,10 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
-  readonly #brief: PipelinedPool
+  readonly #pipelined: PipelinedPool
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
-  readonly #besideLocks: TransactionPool<RawConnection>['beside']
+  readonly #withSecondConnection: TransactionPool<RawConnection>['withSecondConnection']
   #statements = 0
   #roundTrips = 0
   #isAway = false
@@ -93,8 +93,8 @@ class PooledDatabase implements Database {
     this.directUrl = config.databaseDirectUrl
     // Each holds two connections; the pool keeps enough for them to finish.
     const most = Math.floor(config.databasePool / 4)
-    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : pLimit(most)
-    const lines = {
+    this.#withSecondConnection = config.databaseDirectUrl === undefined ? undefined : pLimit(most)
+    const transport = {
       open: () => this.#acquirePipelined(),
       send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
       alone: (statement: Statement, signal: AbortSignal | undefined) =>
@@ -105,7 +105,7 @@ class PooledDatabase implements Database {
         return cancelStatements(connection, over, log)
       },
     }
-    this.#brief = new PipelinedPool(lines, config.databasePool, stuckMs)
+    this.#pipelined = new PipelinedPool(transport, config.databasePool, stuckMs)
   }
 
   get statements(): number {
@@ -121,7 +121,7 @@ class PooledDatabase implements Database {
   }
 
   query<Row extends object>(statement: Statement): Promise<Row[]> {
-    return (this.#brief.take(statement) ?? this.#queryAlone(statement)) as Promise<Row[]>
+    return (this.#pipelined.take(statement) ?? this.#queryAlone(statement)) as Promise<Row[]>
   }
 
   async #queryAlone<Row extends object>(statement: Statement): Promise<Row[]> {
@@ -137,7 +137,7 @@ class PooledDatabase implements Database {
     return {
       query: async <Row extends object>(statement: Statement) => {
         signal.throwIfAborted()
-        const rows = this.#brief.take(statement, signal) ?? this.#queryUntil(signal, statement)
+        const rows = this.#pipelined.take(statement, signal) ?? this.#queryUntil(signal, statement)
         return (await rows) as Row[]
       },
     }
@@ -185,7 +185,7 @@ class PooledDatabase implements Database {
 
   #transactionPool(): TransactionPool<RawConnection> {
     return {
-      beside: this.#besideLocks,
+      withSecondConnection: this.#withSecondConnection,
       acquire: () => this.#acquirePipelined(),
       send: (connection, statement) => this.#send(connection, statement),
       release: (connection, failure) => {
@@ -226,7 +226,7 @@ class PooledDatabase implements Database {
   async close(): Promise<void> {
     this.#isClosing = true
     for (const release of this.#lanes) await release()
-    await this.#brief.close()
+    await this.#pipelined.close()
     await this.knex.destroy()
   }
 
@@ -327,11 +327,11 @@ async function cancelStatements(
   over: AbortSignal,
   log: Logger,
 ): Promise<void> {
-  let wasTold = false
+  let isLogged = false
   while (!over.aborted) {
     await requestCancel(connection).catch((error: Error) => {
-      if (!wasTold) log.warn({ reason: error.message }, 'A statement was not cancelled')
-      wasTold = true
+      if (!isLogged) log.warn({ reason: error.message }, 'A statement was not cancelled')
+      isLogged = true
     })
     await delay(AGAIN_MS, undefined, { signal: over, ref: false }).catch(() => undefined)
   }

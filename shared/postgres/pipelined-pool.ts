@@ -47,14 +47,14 @@ class Wire {
 }
 
 export class PipelinedPool {
-  readonly #lines: PoolTransport
+  readonly #transport: PoolTransport
   readonly #wires: Wire[]
 
   readonly #stuckMs: number
 
   /** A small pool has no connections to spare. */
-  constructor(lines: PoolTransport, poolSize: number, stuckMs: number) {
-    this.#lines = lines
+  constructor(transport: PoolTransport, poolSize: number, stuckMs: number) {
+    this.#transport = transport
     this.#stuckMs = stuckMs
     this.#wires = poolSize < 4 * LANES ? [] : Array.from({ length: LANES }, () => new Wire())
   }
@@ -100,12 +100,12 @@ export class PipelinedPool {
   async #send(wire: Wire, sent: Sent): Promise<void> {
     const { statement, signal, resolve, reject } = sent
     try {
-      wire.opening ??= this.#lines.open()
+      wire.opening ??= this.#transport.open()
       const connection = await wire.opening
       wire.connection = connection
       corkForTick(connection.connection.stream)
       sent.at = performance.now()
-      resolve(await this.#lines.send(connection, statement))
+      resolve(await this.#transport.send(connection, statement))
       wire.isLost ||= !isUsable(connection)
     } catch (error) {
       const connection = await wire.opening?.catch(() => undefined)
@@ -123,7 +123,7 @@ export class PipelinedPool {
     wire.over.abort()
     const connection = await wire.opening?.catch(() => undefined)
     wire.opening = undefined
-    if (connection !== undefined) await this.#lines.release(connection)
+    if (connection !== undefined) await this.#transport.release(connection)
   }
 
   #watch(place: number, wire: Wire): void {
@@ -146,7 +146,7 @@ export class PipelinedPool {
     for (const sent of wire.inFlight.slice(1)) {
       sent.isElsewhere = true
       const again = { ...sent.statement, isMaintenance: true }
-      this.#lines.alone(again, sent.signal).then(sent.resolve, sent.reject)
+      this.#transport.alone(again, sent.signal).then(sent.resolve, sent.reject)
     }
     const { signal } = stuck
     const end = () => {
@@ -161,6 +161,6 @@ export class PipelinedPool {
 
   async #end(wire: Wire): Promise<void> {
     const connection = await wire.opening?.catch(() => undefined)
-    if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
+    if (connection !== undefined) await this.#transport.end(connection, wire.over.signal)
   }
 }

@@ -14,7 +14,7 @@ export interface TransactionPool<Raw> {
   /** Returns the connection to the pool; discards it on failure. */
   release(connection: Raw, failure?: unknown): Promise<void>
   /** Set where a pooler may change the session per transaction: runs work that holds a second connection. */
-  readonly beside?: (<T>(work: () => Promise<T>) => Promise<T>) | undefined
+  readonly withSecondConnection?: (<T>(work: () => Promise<T>) => Promise<T>) | undefined
 }
 
 export async function runTransaction<Raw, T>(
@@ -23,8 +23,8 @@ export async function runTransaction<Raw, T>(
   options: TransactionOptions = {},
 ): Promise<T> {
   const { oneState = false, locks = [] } = options
-  if (pool.beside !== undefined && oneState && locks.length > 0) {
-    return await pool.beside(() => runBesideLocks(pool, work, locks))
+  if (pool.withSecondConnection !== undefined && oneState && locks.length > 0) {
+    return await pool.withSecondConnection(() => runWithSeparateLocks(pool, work, locks))
   }
   const transaction = new Transaction(pool, options)
   try {
@@ -57,7 +57,7 @@ export async function runRolledBack<Raw, T>(
 }
 
 /** Holds the locks in a second transaction where session locks are impossible. */
-function runBesideLocks<Raw, T>(
+function runWithSeparateLocks<Raw, T>(
   pool: TransactionPool<Raw>,
   work: (connection: Connection) => Promise<T>,
   locks: readonly bigint[],
@@ -66,7 +66,7 @@ function runBesideLocks<Raw, T>(
   const run = async (holder: Connection) => {
     await holder.query(holdsThem)
     const guarded = async (connection: Connection) => {
-      const result = await work(besides(connection, locks))
+      const result = await work(skipHeldLocks(connection, locks))
       // Commit only while the locks are held.
       await holder.query(holdsThem)
       return result
@@ -77,7 +77,7 @@ function runBesideLocks<Raw, T>(
 }
 
 /** Skips locks that the transaction already holds, which would deadlock here. */
-function besides(connection: Connection, held: readonly bigint[]): Connection {
+function skipHeldLocks(connection: Connection, held: readonly bigint[]): Connection {
   return {
     query: async (statement) => {
       if (statement.locks === undefined) return await connection.query(statement)

@@ -63,14 +63,14 @@ export class Replies {
 
   async open(): Promise<void> {
     const { redis, bus } = this.#options
-    const hear = async (reply: ExecuteReply) => {
+    const onReply = async (reply: ExecuteReply) => {
       await yieldTurn()
       this.#waiting.get(reply.runId)?.settle(reply)
       this.#streams.get(reply.runId)?.settle(reply)
     }
     this.#listening.push(
-      await bus.listen(REPLY, hear, this.address),
-      await bus.listen(STREAM, (message) => this.#hearStream(message), this.address),
+      await bus.listen(REPLY, onReply, this.address),
+      await bus.listen(STREAM, (message) => this.#receiveStream(message), this.address),
     )
     redis.on('ready', this.#onReady)
     this.#gaps = bus.onGap(() => {
@@ -119,11 +119,11 @@ export class Replies {
   }
 
   /** The first message of a stream is the answer of its waiter; without one the run learns that its caller has gone. */
-  #hearStream(message: StreamMessage): void {
+  #receiveStream(message: StreamMessage): void {
     const { runId } = message
     const known = this.#streams.get(runId)
     if (known !== undefined || message.kind !== 'start') {
-      known?.hear(message)
+      known?.receive(message)
       return
     }
     const { bus, log } = this.#options

@@ -74,7 +74,7 @@ export class StreamedAnswer {
     this.#report()
   }
 
-  hear(message: StreamMessage): void {
+  receive(message: StreamMessage): void {
     if (this.#isComplete || message.kind === 'start') return
     if (message.kind === 'end') this.#complete(message.number)
     else if (message.number !== this.#number + 1) this.cut('Part of the answer was lost')

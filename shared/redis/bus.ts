@@ -27,7 +27,7 @@ export interface Bus {
   /** Resolves when subscribed; waits for Redis. `close` ends the subscription. */
   listen<Message>(
     kind: MessageKind<Message>,
-    hear: (message: Message) => void,
+    listener: (message: Message) => void,
     address?: Address,
   ): Promise<{ close(): Promise<void> }>
   /** Calls `missed` after each possible gap, once delivery works again, until `close`. */
@@ -45,20 +45,20 @@ export async function openBus(config: Config, redis: Redis, log: Logger): Promis
   return createBus(redis, subscriber)
 }
 
-type Hear = (message: never) => void
+type Listener = (message: never) => void
 
 /** Both connections must use the same database. */
 export function createBus(publisher: Redis, subscriber: Redis): Bus {
   const { db = 0 } = publisher.options
-  const listeners = new Map<string, Set<Hear>>()
+  const listeners = new Map<string, Set<Listener>>()
   const gapListeners = new Set<() => void>()
   const channel = ({ name }: MessageKind<unknown>, address: Address) =>
     [PREFIX, db, name, ...(address === undefined ? [] : [address])].join(':')
 
-  subscriber.on('message', (heard: string, text: string) => {
-    for (const hear of listeners.get(heard) ?? []) {
+  subscriber.on('message', (channelName: string, text: string) => {
+    for (const listener of listeners.get(channelName) ?? []) {
       // Published by `publish` or by an equivalent script.
-      hear(JSON.parse(text) as never)
+      listener(JSON.parse(text) as never)
     }
   })
   subscriber.on('ready', () => {
@@ -77,12 +77,12 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
     async publish(kind, message, address) {
       return await publisher.publish(channel(kind, address), JSON.stringify(message))
     },
-    async listen(kind, hear, address) {
+    async listen(kind, listener, address) {
       const name = channel(kind, address)
       const known = listeners.get(name) ?? new Set()
-      listeners.set(name, known.add(hear as Hear))
+      listeners.set(name, known.add(listener as Listener))
       const close = async () => {
-        known.delete(hear as Hear)
+        known.delete(listener as Listener)
         if (known.size > 0 || listeners.get(name) !== known) return
         listeners.delete(name)
         await subscriber.unsubscribe(name)

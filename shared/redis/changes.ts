@@ -10,7 +10,7 @@ export type ChangeListener = (changes: Changed) => void
 export interface Changes {
   /** Resolves when Redis has accepted the change; on failure `everything` follows once Redis is back. */
   report(change: CacheChange): Promise<void>
-  follow(hear: ChangeListener): void
+  follow(listener: ChangeListener): void
 }
 
 interface Message {
@@ -24,17 +24,17 @@ const CHANGES = messageKind<Message>('changes')
 export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   const origin = randomUUID()
   const listeners: ChangeListener[] = []
-  const hear: ChangeListener = (changes) => {
+  const notify: ChangeListener = (changes) => {
     for (const listener of listeners) listener(changes)
   }
-  bus.onGap(() => hear('everything'))
+  bus.onGap(() => notify('everything'))
   await bus.listen(CHANGES, (message) => {
-    if (message.origin !== origin) hear(message.changes)
+    if (message.origin !== origin) notify(message.changes)
   })
   const send = sender(bus, redis, origin)
   return {
     async report(change) {
-      hear([change])
+      notify([change])
       await send(change)
     },
     follow: (listener) => void listeners.push(listener),

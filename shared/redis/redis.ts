@@ -1,9 +1,9 @@
 /** Redis connections, which reconnect for the lifetime of the process. */
 
-import { getOrInsert } from '../core/cache.ts'
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
 import { corkForTick } from '../core/batching.ts'
+import { getOrInsert } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
@@ -73,8 +73,8 @@ const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
 /** Returns a sentence on why queues cannot rely on this Redis; undefined if they can, or without access to INFO. */
 export async function redisConfigError(redis: Redis): Promise<string | undefined> {
-  const said = await redis.info().catch(() => '')
-  const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(said)?.[1]
+  const info = await redis.info().catch(() => '')
+  const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(info)?.[1]
   if (field('redis_mode') === 'cluster') {
     return 'REDIS_URL names a node of a Redis Cluster; jobs need all of their keys on one server: use a single Redis, or one behind Sentinels (redis-sentinel://…)'
   }

@@ -43,18 +43,18 @@ export async function searchDeleted(
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')
   }
   const after = cursor === undefined ? undefined : readCursor(order, cursor)
-  const way = after?.isBackwards ? reversed(order) : order
+  const pageOrder = after?.isBackwards ? reversed(order) : order
   const { bind, values } = binder()
   const tests = deletionTests(store, principal, request, bind)
-  const place = after === undefined ? '' : ` and ${afterSql(way, after, bind)}`
+  const place = after === undefined ? '' : ` and ${afterSql(pageOrder, after, bind)}`
   const text = `select ${versionColumns('r')}, null as d_lo, (
       select left(b.content, 256) from version b where b.project = ${bind(principal.project.number, 'int')} and b.type = r.type
         and b.id = r.id and b.ver = r.ver - 1) as before
     from version r where ${tests.join(' and ')}${place}
-    order by ${orderSql(way, 'r')}
+    order by ${orderSql(pageOrder, 'r')}
     limit ${bind(count + 1, 'int')} offset ${bind(offset, 'int')}`
   const rows = count === 0 ? [] : await store.connection.query<Row>({ text, values })
-  const shown = rows.map((row) => ({ row, version: shownAs(row) }))
+  const shown = rows.map((row) => ({ row, version: toShownVersion(row) }))
   const page = buildSearchPage(request, { order, after, rows: shown })
   return total === 'none' ? page : { ...page, total: await countDeleted(store, principal, request) }
 }
@@ -78,7 +78,7 @@ function deletionTests(
   bind: Bind,
 ): string[] {
   const named = conditions.map((condition) => {
-    if (!isCondition(condition) || condition.modifier !== undefined) throw unfit()
+    if (!isCondition(condition) || condition.modifier !== undefined) throw unsupported()
     return conditionSql(store, type, condition, bind)
   })
   const own = bind(project.number, 'int')
@@ -105,7 +105,7 @@ function conditionSql(
       return `r.id = any(${bind(ids, 'uuid[]')})`
     }
     case '_lastUpdated':
-      if (condition.type !== 'date') throw unfit()
+      if (condition.type !== 'date') throw unsupported()
       return lastUpdatedSql(condition)(bind)
     case '_compartment': {
       const names = texts.flatMap((text) =>
@@ -116,15 +116,15 @@ function conditionSql(
         where c ->> 'reference' = any(${bind(names, 'text[]')}))`
     }
     default:
-      throw unfit()
+      throw unsupported()
   }
 }
 
-function unfit() {
+function unsupported() {
   return badRequest('_deleted goes with _id, _lastUpdated and _compartment only', '_deleted')
 }
 
-function shownAs(row: Row): Version {
+function toShownVersion(row: Row): Version {
   const id = contentId(row.before)
   const version = toVersion(row, id)
   const { type, ver, lastUpdated } = version

@@ -75,7 +75,7 @@ export async function createSocketSubscription(
   const membershipId = principal.membershipId ?? MISSING
   const text = JSON.stringify({ row, projectId, membershipId })
   const held = { id: row.id, projectId, membershipId, text }
-  const full = await storeSocketSubscription(redis, held).catch(away)
+  const full = await storeSocketSubscription(redis, held).catch(throwUnavailable)
   if (full !== undefined) {
     const text = `A ${full} has at most ${MOST_SOCKET_SUBSCRIPTIONS[full]} web-socket subscriptions`
     throw businessRule(text, `${SUBSCRIPTION}.channel.type`)
@@ -142,7 +142,7 @@ export async function findSocketSubscription(
   { redis }: Pick<Services, 'redis'>,
   id: string,
 ): Promise<SocketSubscription | undefined> {
-  const [text] = await heldTexts(redis, [id]).catch(away)
+  const [text] = await heldTexts(redis, [id]).catch(throwUnavailable)
   return text === undefined ? undefined : parseHeld(id, text)
 }
 
@@ -159,7 +159,7 @@ export async function forgetSocketSubscriptions(
     await dropSubscriptions(redis, subscriptions)
     await Promise.all(ids.map((id) => bus.publish(SOCKET_MESSAGES, message, id)))
   } catch (error) {
-    away(error)
+    throwUnavailable(error)
   }
 }
 
@@ -199,7 +199,7 @@ export async function publishNotifications(
   )
 }
 
-function away(error: unknown): never {
+function throwUnavailable(error: unknown): never {
   throw unavailable('Redis', error)
 }
 

@@ -96,7 +96,7 @@ function startLiveLog(
   const { runId, requester, traceId } = job
   const bot = botAddress(job)
   const project = session.principal.project.number
-  const report = (...events: BotLogEvent[]) => followed.tell(bot, { project, events })
+  const report = (...events: BotLogEvent[]) => followed.publish(bot, { project, events })
   const start: BotLogEvent = {
     type: 'start',
     runId,

@@ -37,8 +37,8 @@ export function createSocketHooks(services: Services): SocketHooks {
       })
     },
     async announceGaps() {
-      const told = [...missed]
-      const gaps = told.map((subscription) => ({ subscription, event: undefined }))
+      const subscriptions = [...missed]
+      const gaps = subscriptions.map((subscription) => ({ subscription, event: undefined }))
       await publishNotifications(services, gaps).then(
         () => missed.clear(),
         // The connection reports the outage.

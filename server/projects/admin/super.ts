@@ -53,8 +53,8 @@ export async function startReindex(
     throw badRequest('Max resource version is required', 'maxResourceVersion')
   }
   const types = asked.split(',').map((type) => type.trim())
-  const odd = types.find((type) => type !== '*' && !isResourceType(type))
-  if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceType')
+  const unknown = types.find((type) => type !== '*' && !isResourceType(type))
+  if (unknown !== undefined) throw badRequest(`Unknown resource type ${unknown}`, 'resourceType')
   const isAll = types.includes('*')
   if (filter !== undefined) requireFilter(filter, isAll ? resourceTypes : types)
   const oldest = await oldestIndexRevision(call.services.database)

@@ -126,10 +126,10 @@ export function certificateIssues(client: Resource): readonly ReturnType<typeof 
   const issues = named
     .filter((element) => !isReadable(element, client[element]))
     .map((element) => problem(element, `${element} must be ${NAMES[element]?.form}`))
-  const odd = thumbprints.findIndex((one) => !/^[\w-]{43}$/.test(String(one)))
-  if (odd >= 0) {
+  const invalid = thumbprints.findIndex((one) => !/^[\w-]{43}$/.test(String(one)))
+  if (invalid >= 0) {
     const text = 'A thumbprint is the SHA-256 digest of the certificate in base64url'
-    issues.push(problem(`${THUMBPRINT}[${odd}]`, text))
+    issues.push(problem(`${THUMBPRINT}[${invalid}]`, text))
   }
   const needs = (element: string, wanted: string) =>
     problem(element, `${element} needs the tokenEndpointAuthMethod ${wanted}`)

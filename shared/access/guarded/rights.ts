@@ -92,10 +92,10 @@ function isNoStricter({ hidden, readonly, constraints }: Grant, wanted: Grant): 
 }
 
 function signature(grants: readonly Grant[]): string {
-  const said = grants.map(({ interactions, constraints, ...rest }) => ({
+  const described = grants.map(({ interactions, constraints, ...rest }) => ({
     ...rest,
     interactions: [...interactions].sort(),
     constraints: constraints.map(({ name, variables }) => ({ name, variables })),
   }))
-  return JSON.stringify(said)
+  return JSON.stringify(described)
 }

@@ -97,18 +97,21 @@ export class Reader {
       .split(',')
       .map((item) => item.trim())
       .filter((item) => item !== '')
-    const odd = items.find((item) => allowed && !allowed.includes(item))
-    if (odd !== undefined)
-      this.#complain(name, `names "${odd}"; it may name ${allowed?.join(', ')}`)
+    const invalid = items.find((item) => allowed && !allowed.includes(item))
+    if (invalid !== undefined)
+      this.#complain(name, `names "${invalid}"; it may name ${allowed?.join(', ')}`)
     return items
   }
 
   origins(name: string): readonly string[] {
     const items = this.list(name, [])
-    const odd = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
-    if (odd !== undefined)
-      this.#complain(name, `names "${odd}"; it may name origins such as https://app.example.org`)
-    return odd === undefined ? items : []
+    const invalid = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
+    if (invalid !== undefined)
+      this.#complain(
+        name,
+        `names "${invalid}"; it may name origins such as https://app.example.org`,
+      )
+    return invalid === undefined ? items : []
   }
 
   hosts(name: string): readonly HostRule[] {

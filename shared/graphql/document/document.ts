@@ -179,8 +179,8 @@ async function make(
     if (error instanceof GraphQLError) return refused([error], true)
     throw error
   }
-  const odd = shapeErrors(document)
-  if (odd.length > 0) return refused(odd)
+  const shape = shapeErrors(document)
+  if (shape.length > 0) return refused(shape)
   await makeTypes(schema, document)
   document = withTexts(schema, document)
   const errors = await validateInTurns(schema, document, query.length)

@@ -196,7 +196,7 @@ export const bulkStatus: Operation = {
 }
 
 async function readState({ redis }: Services, agent: Resource): Promise<Resource> {
-  const state = await readAgentState(redis, agentAddress(agent)).catch(away)
+  const state = await readAgentState(redis, agentAddress(agent)).catch(throwUnavailable)
   const { status, version, lastUpdated } = state
   return parametersResource([
     ['status', 'valueCode', status],
@@ -219,7 +219,9 @@ export const agentMessages: Operation = {
     const { principal, services } = call
     const agent = await findAgent(call)
     if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
-    const messages = await readAgentMessages(services.redis, agentAddress(agent)).catch(away)
+    const messages = await readAgentMessages(services.redis, agentAddress(agent)).catch(
+      throwUnavailable,
+    )
     return parametersReply(
       messages.map(({ at, bot, ...message }): Output => {
         const parts: readonly Output[] = [
@@ -240,6 +242,6 @@ export const agentMessages: Operation = {
   },
 }
 
-function away(error: unknown): never {
+function throwUnavailable(error: unknown): never {
   throw unavailable('Redis', error)
 }

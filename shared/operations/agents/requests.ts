@@ -56,11 +56,11 @@ interface Asking {
   readonly signal?: AbortSignal | undefined
 }
 
-type Away = Pick<Services, 'bus' | 'redis'>
+type Messaging = Pick<Services, 'bus' | 'redis'>
 
 /** Returns the answer of the agent with this address. Errors: 400 not connected, timeout, error of the agent; 503. */
 export async function askAgent(
-  services: Away,
+  services: Messaging,
   agent: string,
   request: AgentRequest,
   asking: Asking,
@@ -75,7 +75,7 @@ export async function askAgent(
 }
 
 async function exchange(
-  { bus, redis }: Away,
+  { bus, redis }: Messaging,
   connection: string,
   request: AgentRequest,
   { waitMs, isAwaited, signal }: Asking,
@@ -88,12 +88,12 @@ async function exchange(
   signal?.addEventListener('abort', onAbort, { once: true })
   try {
     const carried = await carry(redis, JSON.stringify(request))
-    const heard = await bus.publish(
+    const receivers = await bus.publish(
       TO_CONNECTION,
       { callback, isAwaited, request: carried },
       connection,
     )
-    if (heard === 0) throw notConnected()
+    if (receivers === 0) throw notConnected()
     const answer = await promise
     return answer && (JSON.parse(await unpack(redis, answer)) as AgentAnswer)
   } finally {
@@ -105,7 +105,7 @@ async function exchange(
 
 /** Publishes the answer to the request with this callback. Errors: those of Redis. */
 export async function answerRequest(
-  { bus, redis }: Away,
+  { bus, redis }: Messaging,
   callback: string,
   answer: AgentAnswer,
 ): Promise<void> {

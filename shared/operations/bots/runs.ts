@@ -282,7 +282,7 @@ async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerato
   const waiting: string[] = []
   let dropped = 0
   let wake = () => {}
-  const hear = ({ project, events }: BotLogMessage) => {
+  const listener = ({ project, events }: BotLogMessage) => {
     if (!principal.isSuperAdmin && project !== principal.project.number) return
     if (waiting.length >= MAX_WAITING) dropped++
     else waiting.push(events.map(({ type, ...data }) => eventText(type, data)).join(''))
@@ -290,7 +290,7 @@ async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerato
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await subscribeToBotLogs(services.bus, bot, hear).catch((error: unknown) => {
+  const listening = await subscribeToBotLogs(services.bus, bot, listener).catch((error: unknown) => {
     streams--
     throw error
   })

@@ -217,8 +217,8 @@ function readSelection(call: OperationCall, sourceName: string): Selection {
   const name = inputs.text('name') ?? `${sourceName} (copy)`
   if (name.trim() === '') throw badRequest('name is required', 'name')
   const types = inputs.texts('resourceTypes')
-  const odd = types.find((type) => !isResourceType(type))
-  if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceTypes')
+  const unknown = types.find((type) => !isResourceType(type))
+  if (unknown !== undefined) throw badRequest(`Unknown resource type ${unknown}`, 'resourceTypes')
   const included = inputs.texts('includeIds')
   return {
     name,

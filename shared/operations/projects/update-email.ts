@@ -37,7 +37,7 @@ export const updateEmail: Operation = {
     const { services, principal, request, id = '' } = call
     const inputs = readInputs(call)
     const user = await readUser(services.repository, id)
-    const by = await whoChanges(services, principal, {
+    const by = await requireMayChange(services, principal, {
       user,
       id,
       password: inputs.text('password'),
@@ -94,7 +94,7 @@ interface EmailChange {
 }
 
 /** Administrators also change their own address in person. Errors: 400, 403, 429. */
-async function whoChanges(
+async function requireMayChange(
   services: Services,
   principal: Principal,
   { user, id, password }: EmailChange,
