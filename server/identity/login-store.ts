@@ -111,10 +111,15 @@ export function newLoginSecret(loginId: string): string {
   return Buffer.concat([id, randomBytes(SECRET_BYTES)]).toString('base64url')
 }
 
-/** Returns the id of the Login; undefined for malformed text. */
-export function loginIdFromSecret(secret: string): string | undefined {
+/** Returns the Login whose code or cookie this is. */
+export async function findLoginBySecret(
+  services: Services,
+  element: 'code' | 'cookie',
+  secret: string,
+): Promise<Resource | undefined> {
   if (!/^[\w-]{64}$/.test(secret)) return undefined
-  return uuidFromBytes(Buffer.from(secret, 'base64url'))
+  const login = await readLogin(services, uuidFromBytes(Buffer.from(secret, 'base64url')))
+  return matchesDigest(login?.[element], secret) ? login : undefined
 }
 
 export function hashSecret(secret: string): string {

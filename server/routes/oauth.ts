@@ -35,9 +35,8 @@ import {
   verifyClientProof,
 } from '../identity/clients/clients.ts'
 import {
+  findLoginBySecret,
   loginClientId,
-  loginIdFromSecret,
-  matchesDigest,
   readLogin,
   revokeLogin,
 } from '../identity/login-store.ts'
@@ -260,10 +259,8 @@ function nextAddress(
 async function loginsOfCookies(services: Services, ctx: Context): Promise<Resource[]> {
   const found = await Promise.all(
     sessionCookies(ctx, services.config).map(async (cookie) => {
-      const id = loginIdFromSecret(cookie)
-      const login = id === undefined ? undefined : await readLogin(services, id)
-      const isOpen = login !== undefined && matchesDigest(login.cookie, cookie)
-      return isOpen && isLoginInScope(services, login) ? [login] : []
+      const login = await findLoginBySecret(services, 'cookie', cookie)
+      return login !== undefined && isLoginInScope(services, login) ? [login] : []
     }),
   )
   return found.flat()
@@ -329,7 +326,7 @@ async function introspect(
     token_type: 'Bearer',
     ...confirmation(claims),
     ...(patient === undefined ? {} : { patient }),
-    ...(encounter === undefined ? {} : { encounter: referenceId(encounter) }),
+    ...(encounter === undefined ? {} : { encounter: targetIn(encounter)?.id }),
     fhirUser: absoluteUrl(services, claims.profile),
   }
 }
@@ -386,9 +383,4 @@ async function loginOfToken(services: Services, token: string): Promise<string |
   const claims = await services.tokens.verify(token)
   if (typeof claims === 'object') return claims.loginId
   return await findLoginByRefreshToken(services.database, token)
-}
-
-function referenceId(value: unknown): string | undefined {
-  const { reference = '' } = value as { reference?: string }
-  return reference.split('/')[1]
 }

@@ -16,7 +16,7 @@ import { loginClientId, loginUserId } from '../login-store.ts'
 /** RFC 6749 §5.1. */
 export type TokenResponse = Readonly<Record<string, unknown>>
 
-interface Tokens {
+export interface Tokens {
   readonly session: Session
   readonly login: Resource
   readonly client: Resource | undefined

@@ -26,12 +26,10 @@ import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '
 import { loginState } from '../login-states.ts'
 import {
   createLogin,
+  findLoginBySecret,
   loginClientId,
   loginExpiry,
-  loginIdFromSecret,
   loginUserId,
-  matchesDigest,
-  readLogin,
 } from '../login-store.ts'
 
 const DEFAULT_MAX_AGE_SECONDS = 3600
@@ -234,7 +232,8 @@ async function knownLogin(
   { client, parameters }: AuthorizeRequest,
 ): Promise<Resource | undefined> {
   if (!isNavigation(ctx, services.config)) return undefined
-  const login = await loginByCookie(services, ctx, client)
+  const cookie = readCookie(ctx, services.config, sessionCookie(client.id ?? '')) ?? ''
+  const login = await findLoginBySecret(services, 'cookie', cookie)
   if (login === undefined || loginClientId(login) !== client.id) return undefined
   const hint = single(parameters, 'id_token_hint')
   if (hint !== undefined && !(await isHintAt(services, hint, login))) return undefined
@@ -279,18 +278,6 @@ async function isHintAt({ tokens }: Services, hint: string, login: Resource): Pr
   const claims = await tokens.readIdToken(hint)
   if (claims === undefined || claims.isExpired) return false
   return claims.subject === loginUserId(login) && claims.clientId === loginClientId(login)
-}
-
-/** Returns the Login of the browser's cookie for this client. */
-async function loginByCookie(
-  services: Services,
-  ctx: Context,
-  client: Resource,
-): Promise<Resource | undefined> {
-  const cookie = readCookie(ctx, services.config, sessionCookie(client.id ?? '')) ?? ''
-  const id = loginIdFromSecret(cookie)
-  const login = id === undefined ? undefined : await readLogin(services, id)
-  return login !== undefined && matchesDigest(login.cookie, cookie) ? login : undefined
 }
 
 interface Renewal {

@@ -20,6 +20,7 @@ import {
   optionalParameter,
   requiredParameter,
   type TokenResponse,
+  type Tokens,
 } from '../clients/answer.ts'
 import type { ClientKeys } from '../clients/assertions.ts'
 import {
@@ -32,20 +33,13 @@ import {
   verifyClientProof,
 } from '../clients/clients.ts'
 import { loginState, redeemCode } from '../login-states.ts'
-import {
-  changeLogin,
-  loginClientId,
-  loginIdFromSecret,
-  matchesDigest,
-  readLogin,
-} from '../login-store.ts'
+import { changeLogin, findLoginBySecret, loginClientId, matchesDigest } from '../login-store.ts'
 
 /** Errors: code and PKCE errors of RFC 6749. A second use revokes the Login. */
 export async function grantCode({ services, keys, ctx, form }: TokenCall): Promise<TokenResponse> {
   const code = requiredParameter(form, 'code')
-  const loginId = loginIdFromSecret(code)
-  const login = loginId === undefined ? undefined : await readLogin(services, loginId)
-  if (login === undefined || !matchesDigest(login.code, code)) throw invalidGrant('Invalid code')
+  const login = await findLoginBySecret(services, 'code', code)
+  if (login === undefined) throw invalidGrant('Invalid code')
   const given = readClientCredentials(services, ctx, form)
   const client = await requireSameClient(services, keys, login, given)
   const isProven = hasClientProof(given, client)
@@ -66,12 +60,7 @@ export async function grantCode({ services, keys, ctx, form }: TokenCall): Promi
   if (client !== undefined && !isProven && requiresClientProof(client, login)) {
     await verifyClientProof(services, keys, client, given)
   }
-  const granted = await redeem()
-  const session = await reloadLoginSession(services, ctx, granted)
-  ctx.state.principal = session.principal
-  const refreshToken = await refreshTokenFor(services, session, granted, client)
-  const response = { session, login: granted, client, refreshToken, certificate }
-  return await createTokenResponse(services, response)
+  return await answerGranted(services, ctx, await redeem(), { client, certificate })
 }
 
 /** Rejects a wrong client proof even if none was required. */
@@ -128,6 +117,19 @@ export async function reloadLoginSession(
   return session
 }
 
+/** Answers for a Login just granted. Errors: `invalid_grant`, `access_denied`. */
+export async function answerGranted(
+  services: Services,
+  ctx: Context,
+  login: Resource,
+  { client, certificate }: Pick<Tokens, 'client' | 'certificate'>,
+): Promise<TokenResponse> {
+  const session = await reloadLoginSession(services, ctx, login)
+  ctx.state.principal = session.principal
+  const refreshToken = await refreshTokenFor(services, session, login, client)
+  return await createTokenResponse(services, { session, login, client, refreshToken, certificate })
+}
+
 /** Errors: `access_denied`. */
 export function requireAddress({ principal }: Session, ctx: Context): void {
   if (principal.allowsAddress?.(ctx.ip) !== false) return
@@ -135,7 +137,7 @@ export function requireAddress({ principal }: Session, ctx: Context): void {
 }
 
 /** Returns undefined unless the scope requests one; never for super admins. */
-export async function refreshTokenFor(
+async function refreshTokenFor(
   { database }: Services,
   { principal }: Session,
   login: Resource,

@@ -44,9 +44,9 @@ import {
 import { audit } from '../sign-in-audit.ts'
 import { isOwnAddress } from './authorize.ts'
 import {
+  answerGranted,
   grantCode,
   invalidGrant,
-  refreshTokenFor,
   reloadLoginSession,
   requireAddress,
 } from './code.ts'
@@ -225,9 +225,5 @@ export async function exchangeProviderToken(
   )
   const grant = (current: Resource) => grantExchanged(current, certificate)
   const granted = await changeLogin(services, login, grant, badRequest)
-  const session = await reloadLoginSession(services, ctx, granted)
-  ctx.state.principal = session.principal
-  const refreshToken = await refreshTokenFor(services, session, granted, client)
-  const response = { session, login: granted, client, refreshToken, certificate }
-  return await createTokenResponse(services, response)
+  return await answerGranted(services, ctx, granted, { client, certificate })
 }
