@@ -34,8 +34,7 @@ import { requirePolicies } from '../identity/write-rules.ts'
 import { givenFields, recordChange } from '../request/admin-audit.ts'
 import type { Services } from '../request/services.ts'
 import type { Condition } from '../search/language/search-request.ts'
-import { escapeValue } from '../search/language/values.ts'
-import { equals, find, searchFor } from '../store/lookups.ts'
+import { equals, exactly, find, searchFor } from '../store/lookups.ts'
 import type { Transaction } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
@@ -316,10 +315,6 @@ async function welcome(
 ): Promise<void> {
   if (email === undefined || !sendEmail) return
   await inside.addMail(project.id, welcomeMail(config, user, project.name))
-}
-
-function exactly(code: string, value: string): Condition {
-  return { code, type: 'string', modifier: 'exact', values: [escapeValue(value)] }
 }
 
 const OWNER_ALONE =

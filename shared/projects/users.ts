@@ -5,15 +5,15 @@
 import { hashPassword } from '../access/credentials/passwords.ts'
 import type { Principal } from '../access/principal.ts'
 import { system } from '../access/project-context.ts'
-import { type Resource, targetIn } from '../fhir/resource.ts'
+import { type Resource, referenceTo, targetIn } from '../fhir/resource.ts'
 import type { Services } from '../request/services.ts'
 import type { Condition } from '../search/language/search-request.ts'
-import { escapeValue } from '../search/language/values.ts'
-import { equals, find, readRegistry, searchFor } from '../store/lookups.ts'
+import { equals, exactly, find, readRegistry, searchFor } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 
 const SCOPES = 1000
+const MEMBERSHIPS = 1000
 const LOGINS_AT_ONCE = 1000
 type Changes = Readonly<Record<string, unknown>>
 
@@ -54,9 +54,8 @@ export async function findUserForSignIn(
 
 async function findUsersByEmail(repository: Repository, email: string): Promise<Resource[]> {
   const wanted = normalEmail(email)
-  const values = [escapeValue(wanted)]
-  const condition = { code: 'email', type: 'string', modifier: 'exact', values } as const
-  const found = await find(repository, system, 'User', { conditions: [condition], count: SCOPES })
+  const conditions = [exactly('email', wanted)]
+  const found = await find(repository, system, 'User', { conditions, count: SCOPES })
   return found.filter((user) => user.email === wanted)
 }
 
@@ -155,6 +154,12 @@ export async function revokeUserLogins(
     }
     if (versions.length < LOGINS_AT_ONCE) return
   }
+}
+
+/** Returns the memberships in all Projects, also inactive ones. One statement. */
+export async function findMemberships(repository: Repository, user: Resource): Promise<Resource[]> {
+  const conditions = [equals('user', 'reference', referenceTo(user))]
+  return await find(repository, system, 'ProjectMembership', { conditions, count: MEMBERSHIPS })
 }
 
 /** Newest first. One statement. */

@@ -9,6 +9,7 @@ import type {
   SearchRequest,
   SortRule,
 } from '../search/language/search-request.ts'
+import { escapeValue } from '../search/language/values.ts'
 import type { Repository } from './repository.ts'
 import { isLegalId } from './rows/context.ts'
 import { parseVersion } from './rows/rows.ts'
@@ -39,6 +40,11 @@ export function equals(
   ...values: readonly string[]
 ): Condition {
   return { code, type, modifier: undefined, values }
+}
+
+/** The condition that a string parameter has exactly this value. */
+export function exactly(code: string, value: string): Condition {
+  return { code, type: 'string', modifier: 'exact', values: [escapeValue(value)] }
 }
 
 /** Returns at most `count` live resources that meet all conditions. One statement. */

@@ -13,8 +13,7 @@ import {
 import { proveByProvider } from '../../../shared/projects/ownership.ts'
 import { findUserForSignIn, normalEmail, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { escapeValue } from '../../../shared/search/language/values.ts'
-import { equals, find } from '../../../shared/store/lookups.ts'
+import { equals, exactly, find } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { classifySender, clearCookie, newBinding, readCookie, setCookie } from '../browser.ts'
 import { hashSecret, matchesDigest } from '../login-store.ts'
@@ -246,11 +245,9 @@ export async function findMemberByExternalId(
   wanted: string,
   projectId: string,
 ): Promise<Resource | undefined> {
-  const values = [escapeValue(wanted)]
   const project = equals('project', 'reference', `Project/${projectId}`)
-  const condition = { code: 'external-id', type: 'string', modifier: 'exact', values } as const
   const found = await find(repository, system, 'ProjectMembership', {
-    conditions: [project, condition],
+    conditions: [project, exactly('external-id', wanted)],
     count: 1000,
   })
   return found.find(

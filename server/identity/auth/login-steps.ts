@@ -1,14 +1,13 @@
 /** Steps from a proven identity to a Login with a membership and a code. */
 
-import { system } from '../../../shared/access/project-context.ts'
 import { grantedScope, isWordWithin, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/core/errors.ts'
 import { type Resource, referenceIn, referenceTo, targetIn } from '../../../shared/fhir/resource.ts'
 import { policyReferences } from '../../../shared/identity/memberships.ts'
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
-import { projectOfUser, readUser } from '../../../shared/projects/users.ts'
+import { findMemberships, projectOfUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { equals, find, readRegistry } from '../../../shared/store/lookups.ts'
+import { readRegistry } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import {
   bindLogin,
@@ -41,7 +40,6 @@ type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
 /** A reply of the sign-in: the next step, or the code to exchange for tokens. */
 export type LoginStep = Readonly<Record<string, unknown>>
 
-const MEMBERSHIPS = 1000
 const SESSION_SECONDS = 3600
 
 export interface LoginOptions {
@@ -131,11 +129,7 @@ export async function membershipsFor(
   projectId: string | undefined,
   profileType?: string,
 ): Promise<Resource[]> {
-  const condition = equals('user', 'reference', referenceTo(user))
-  const found = await find(repository, system, 'ProjectMembership', {
-    conditions: [condition],
-    count: MEMBERSHIPS,
-  })
+  const found = await findMemberships(repository, user)
   const home = projectOfUser(user) ?? projectId
   return found.filter(
     ({ active, project, profile }) =>

@@ -8,9 +8,9 @@ import { isDeviceCurrent } from '../../../shared/access/credentials/devices.ts'
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { hashPassword, verifyPassword } from '../../../shared/access/credentials/passwords.ts'
 import type { ProjectContext } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT, system } from '../../../shared/access/project-context.ts'
+import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest, tooManyRequests } from '../../../shared/core/errors.ts'
-import { type Resource, referenceTo, targetIn } from '../../../shared/fhir/resource.ts'
+import { type Resource, targetIn } from '../../../shared/fhir/resource.ts'
 import {
   checkGuess,
   deviceGuess,
@@ -21,10 +21,14 @@ import {
 import { addMail } from '../../../shared/outbound/mails.ts'
 import { codeMail } from '../../../shared/projects/mail-texts.ts'
 import { notifyOwner } from '../../../shared/projects/signed-in-user.ts'
-import { patchUser, projectOfUser, readUser } from '../../../shared/projects/users.ts'
+import {
+  findMemberships,
+  patchUser,
+  projectOfUser,
+  readUser,
+} from '../../../shared/projects/users.ts'
 import { countEvent } from '../../../shared/redis/limiter.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { equals, find } from '../../../shared/store/lookups.ts'
 import type { Context } from '../../http/context.ts'
 import { readDeviceCookie } from '../browser.ts'
 import { verifyFactor } from '../login-states.ts'
@@ -37,7 +41,6 @@ const STEP_MEMORY_SECONDS = 120
 
 const CODE_SECONDS = 600
 const CODES_AN_HOUR = 5
-const MEMBERSHIPS = 1000
 
 /**
  * Returns the second factor that the sign-in still needs; `new app`: to be set up first. A Project may let its members
@@ -68,12 +71,7 @@ function mailsCodesTo({ id, mailsCodes }: ProjectContext, user: Resource): boole
  */
 async function requireCodeFirst(services: Services, user: Resource): Promise<void> {
   const { repository, principals } = services
-  const condition = equals('user', 'reference', referenceTo(user))
-  const found = await find(repository, system, 'ProjectMembership', {
-    conditions: [condition],
-    count: MEMBERSHIPS,
-  })
-  for (const { active, project: reference } of found) {
+  for (const { active, project: reference } of await findMemberships(repository, user)) {
     const id = active === false ? undefined : targetIn(reference)?.id
     const project = id === undefined ? undefined : await principals.project(id)
     if (project === undefined || !mailsCodesTo(project, user)) continue

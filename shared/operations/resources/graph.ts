@@ -16,8 +16,7 @@ import { readInputs, toInteraction } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionText } from '../../request/reply.ts'
 import type { FhirContext, Operation } from '../../request/request.ts'
 import { findCanonical, parseCallerSearch, resolved } from '../../rest/criteria.ts'
-import { escapeValue } from '../../search/language/values.ts'
-import { findAll } from '../../store/lookups.ts'
+import { exactly, findAll } from '../../store/lookups.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
 
@@ -40,9 +39,8 @@ export const graph: Operation = {
     const { repository } = services
     const name = readInputs(call).required('graph')
     const start = await repository.read(principal, type, id)
-    const values = [escapeValue(name)]
-    const named = { code: 'name', type: 'string', modifier: 'exact', values } as const
-    const all = oldestFirst(await findAll(repository, principal, 'GraphDefinition', [named]))
+    const named = [exactly('name', name)]
+    const all = oldestFirst(await findAll(repository, principal, 'GraphDefinition', named))
     const definition = all.find(({ start }) => start === type)
     if (definition === undefined) {
       if (all[0] === undefined) throw notFound()
