@@ -16,7 +16,7 @@ import {
 import { FHIR_JSON, jsonReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { findAll } from '../store/lookups.ts'
+import { equals, findAll } from '../store/lookups.ts'
 import { present } from '../store/rows/rows.ts'
 import { findBot } from './bot.ts'
 import { type BotCall, execute, executeBot } from './execute.ts'
@@ -41,8 +41,7 @@ export function customOperation(name: string): Operation {
     async run(call) {
       const { services, principal } = call
       if (!may(principal, 'OperationDefinition', 'search')) throw absent(name)
-      const values = [escapeValue(name)]
-      const condition = { code: 'code', type: 'token', modifier: undefined, values } as const
+      const condition = equals('code', 'token', escapeValue(name))
       const { repository } = services
       const type = 'OperationDefinition'
       const found = await findAll(repository, principal, type, [condition])

@@ -6,7 +6,7 @@ import type { Logger } from '../core/log.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { findVersions } from '../store/lookups.ts'
+import { equals, findVersions } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
@@ -141,9 +141,8 @@ async function readStored<T extends Definition>(
   canonicals: readonly string[],
 ): Promise<readonly T[]> {
   const values = [...new Set(canonicals.map((name) => escapeValue(canonicalUrl(name))))]
-  const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
   const versions = await findVersions(repository, reader, 'StructureDefinition', {
-    conditions: [condition],
+    conditions: [equals('url', 'uri', ...values)],
     // Leaves room for every url, however many definitions one has.
     count: CANDIDATES * values.length,
   })

@@ -6,7 +6,7 @@ import { type Inputs, readKnownInputs, toInteraction } from '../request/paramete
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { find } from '../store/lookups.ts'
+import { equals, find } from '../store/lookups.ts'
 import { contentId, parseVersion, present } from '../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../terminology/codes.ts'
 import { type ImportedProperty, storedName, textsOfUrl } from '../terminology/store-concepts.ts'
@@ -140,8 +140,7 @@ async function targetByUrl(call: OperationCall, type: Kind, inputs: Inputs): Pro
   const url = inputs.text(name) ?? inputs.text('url')
   if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
   const { services, principal } = call
-  const values = [escapeValue(url)]
-  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values } as const]
+  const conditions = [equals('url', 'uri', escapeValue(url))]
   const own = await find(services.repository, principal, type, { conditions, count: 2 })
   const isElsewhere = own.length === 0 && principal.isSuperAdmin
   const [first, second] = isElsewhere ? await findElsewhere(call, type, url) : own

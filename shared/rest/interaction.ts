@@ -33,7 +33,7 @@ import {
 } from '../request/reply.ts'
 import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
-import { find } from '../store/lookups.ts'
+import { equals, find } from '../store/lookups.ts'
 import { normalId } from '../store/rows/context.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/rows/custom-parameters.ts'
 import type { WriteResult } from '../store/rows/version.ts'
@@ -158,10 +158,7 @@ export async function requireUsable(
   const [first, ...others] = checkedDefinitions(resource)
   if (first === undefined) return
   const reader = systemPrincipal(principal.project, 'project')
-  const conditions = [
-    { code: 'code', type: 'token', modifier: undefined, values: [first.code] },
-    { code: 'status', type: 'token', modifier: undefined, values: ['active'] },
-  ] as const
+  const conditions = [equals('code', 'token', first.code), equals('status', 'token', 'active')]
   const { repository } = services
   const same = await find(repository, reader, 'SearchParameter', { conditions, count: CANDIDATES })
   for (const { base } of [first, ...others]) {

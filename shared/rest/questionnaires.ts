@@ -16,7 +16,7 @@ import {
 import { withinTime } from '../fhirpath/custom.ts'
 import type { Services } from '../request/services.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { findVersions } from '../store/lookups.ts'
+import { equals, findVersions } from '../store/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { countsBroken, limitsBroken } from '../validation/answer-limits.ts'
 import { type CodeList, Report } from '../validation/shapes.ts'
@@ -80,13 +80,8 @@ async function findQuestionnaire(
   const literal = parseReference(canonical)
   const isLiteral = literal?.type === 'Questionnaire'
   const condition = isLiteral
-    ? ({ code: '_id', type: 'token', modifier: undefined, values: [literal.id] } as const)
-    : ({
-        code: 'url',
-        type: 'uri',
-        modifier: undefined,
-        values: [escapeValue(canonicalUrl(canonical))],
-      } as const)
+    ? equals('_id', 'token', literal.id)
+    : equals('url', 'uri', escapeValue(canonicalUrl(canonical)))
   // Validation is independent of the member's read rights.
   const reader = systemPrincipal(project, 'project')
   const all = await findVersions(repository, reader, 'Questionnaire', {

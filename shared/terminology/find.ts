@@ -24,7 +24,7 @@ import type { OperationCall } from '../request/request.ts'
 import type { Services } from '../request/services.ts'
 import type { Condition } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
-import { findVersions } from '../store/lookups.ts'
+import { equals, findVersions } from '../store/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
@@ -138,8 +138,7 @@ async function findStored(
   kind: Kind,
   canonical: string,
 ): Promise<Resource | undefined> {
-  const url = escapeValue(canonicalUrl(canonical))
-  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
+  const conditions = [equals('url', 'uri', escapeValue(canonicalUrl(canonical)))]
   let own: Resource | undefined
   for (const reader of await linkedReaders(services, principal, kind)) {
     const { repository } = services

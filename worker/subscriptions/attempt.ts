@@ -15,7 +15,7 @@ import type { Session } from '../../shared/identity/principals.ts'
 import { subscriptionMail } from '../../shared/projects/mail-texts.ts'
 import { MAX_DEPTH } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { find } from '../../shared/store/lookups.ts'
+import { equals, find } from '../../shared/store/lookups.ts'
 import {
   contentId,
   parseVersion,
@@ -227,14 +227,8 @@ async function findAdminEmails(
   { repository }: Services,
   projectId: string,
 ): Promise<readonly string[]> {
-  const condition = {
-    code: 'project',
-    type: 'reference',
-    modifier: undefined,
-    values: [`Project/${projectId}`],
-  } as const
   const found = await find(repository, system, 'ProjectMembership', {
-    conditions: [condition],
+    conditions: [equals('project', 'reference', `Project/${projectId}`)],
     count: MOST_MEMBERSHIPS,
   })
   const ids = found

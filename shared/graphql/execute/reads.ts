@@ -1,7 +1,8 @@
 /** Store reads for fields: resources by id, and searches. */
-import { getOrInsert } from '../../core/cache.ts'
+
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { getOrInsert } from '../../core/cache.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -11,6 +12,7 @@ import { fhirBases, versionText, withoutBase } from '../../request/reply.ts'
 import { parseCallerSearch as criteria, resolved } from '../../rest/criteria.ts'
 import type { SearchRequest } from '../../search/language/search-request.ts'
 import type { ReferenceSearch } from '../../search/per-reference.ts'
+import { equals } from '../../store/lookups.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import { restQuery } from '../schema/arguments.ts'
 import type { Given } from '../schema/elements.ts'
@@ -272,8 +274,7 @@ async function searchPages(run: Run, wanted: ReferenceSearch): Promise<readonly 
   const [reference, second] = references
   if (reference === undefined) return []
   if (second !== undefined) throw badRequest('A cursor continues one list only', '_cursor')
-  const condition = { code, type: 'reference', modifier: undefined, values: [reference] } as const
-  const conditions = [condition, ...request.conditions]
+  const conditions = [equals(code, 'reference', reference), ...request.conditions]
   const one = { ...request, conditions, total: 'none' } as const
   return [await services.repository.search(principal, one, http.signal)]
 }

@@ -29,7 +29,7 @@ import type {
 import { pageReply } from '../../rest/interaction.ts'
 import { createTogether, type Written } from '../../rest/write.ts'
 import type { Condition } from '../../search/language/search-request.ts'
-import { searchFor } from '../../store/lookups.ts'
+import { equals, searchFor } from '../../store/lookups.ts'
 import type { Repository } from '../../store/repository.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { compileFitTest, type Span } from './availability.ts'
@@ -241,8 +241,7 @@ function slotsToTake({ slot, schedule, service, terms, time }: Place, status: st
 }
 
 function ofSchedule({ id }: Resource): Condition {
-  const values = [`Schedule/${id}`]
-  return { code: 'schedule', type: 'reference', modifier: undefined, values }
+  return equals('schedule', 'reference', `Schedule/${id}`)
 }
 
 /** Serializes the bookings of a Schedule. */
