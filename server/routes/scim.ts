@@ -123,7 +123,6 @@ const scimErrors: Middleware = async (ctx, next) => {
   }
 }
 
-/** Returns the SCIM error type, if any. */
 function scimErrorType({ status, outcome }: HttpError): object {
   if (status === 409) return { scimType: 'uniqueness' }
   if (status !== 400) return {}

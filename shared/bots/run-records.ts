@@ -35,7 +35,6 @@ export interface BotRunRecord extends RecordedCalls {
   readonly archive?: InputArchive | undefined
 }
 
-/** A streamed answer. */
 export interface StreamRecord {
   readonly status: number
   readonly bytes: number

@@ -32,9 +32,7 @@ export async function beginExport(
   const { id, input } = job
   const { request } = input
   const requestTime = new Date().toISOString()
-  const resource: Resource = {
-    ...{ resourceType: 'BulkDataExport', id, status: 'accepted', requestTime, request },
-  }
+  const resource = { resourceType: 'BulkDataExport', id, status: 'accepted', requestTime, request }
   const author = servicePrincipal(caller.project, { profile: input.profile })
   return repository.transaction(async (transaction) => {
     if (!(await transaction.withConnection((connection) => addExport(connection, job, most))))

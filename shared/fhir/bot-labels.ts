@@ -65,7 +65,6 @@ export function withCode(bot: Resource, name: string, { code, source }: Labelled
   ])
 }
 
-/** Replaces all labels of the Bot. */
 export function withLabels(bot: Resource, labels: readonly BotLabel[]): Resource {
   const found = new Set(botExtensions(bot, 'label').map(({ item }) => item))
   const items = asArray(bot.extension)

@@ -20,7 +20,6 @@ export interface Dialect {
 
 type Send = Connection['query']
 
-/** PostgreSQL on one server. */
 export const POSTGRES: Dialect = {
   value: (placeholder) => `(select ${placeholder})`,
   unnest: (...columns) => `unnest(${columns.join(', ')})`,

@@ -59,7 +59,6 @@ function what({ name, text }: Statement): string {
   return name ?? text.slice(0, 40)
 }
 
-/** True for a lost or failed connection. */
 export function isConnectionLost(failure: Error): boolean {
   if (failure instanceof TransactionConflict || failure instanceof StorageFull) return false
   return failure instanceof HttpError && failure.status === 503

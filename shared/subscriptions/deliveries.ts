@@ -55,7 +55,6 @@ type Notice = (typeof NOTICES)[keyof typeof NOTICES]
 /** Maps the letter in the column `op` to the subject of a delivery. */
 export const DELIVERY_KINDS = { ...CHANGES_BY_LETTER, ...NOTICES } as const
 
-/** Free capacity of a worker. */
 export interface WorkerCapacity {
   readonly hooks: number
   readonly bots: number

@@ -35,7 +35,6 @@ interface StreamedRun {
   readonly maxBytes: number
   /** Resolves when the run counts as one with effects. */
   markWrite(): Promise<void>
-  /** Stops the run. */
   stop(reason: Error): void
 }
 
@@ -51,7 +50,15 @@ export interface AnswerStream {
 export async function openAnswerStreams(bus: Bus): Promise<AnswerStreams> {
   const worker = randomUUID()
   const open = new Map<string, BotAnswer>()
-  const onProgress = ({ runId, taken, isGone }: { runId: string; taken: number; isGone?: true }) => {
+  const onProgress = ({
+    runId,
+    taken,
+    isGone,
+  }: {
+    runId: string
+    taken: number
+    isGone?: true
+  }) => {
     const answer = open.get(runId)
     if (isGone) answer?.leave()
     else answer?.progress(taken)

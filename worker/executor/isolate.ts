@@ -167,7 +167,6 @@ export class BotIsolate implements Watched, IsolateContext {
     )
   }
 
-  /** Used heap in MB. */
   async heapMb(): Promise<number> {
     this.lastHeapMb = await this.#isolate.heapMb()
     return this.lastHeapMb

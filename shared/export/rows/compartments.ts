@@ -132,7 +132,6 @@ async function* allPatients(
   } while (after !== undefined)
 }
 
-/** Lists the compartments of patients. */
 async function listPatients(
   store: StoreContext,
   { project }: Principal,

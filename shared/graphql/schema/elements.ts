@@ -39,7 +39,6 @@ export function graphqlTypeName({ type, path }: Place): string {
   return type + path.split('.').map(capitalised).join('')
 }
 
-/** Returns the backbone element with this name, if any. */
 export function findBackbonePlace(name: string): Place | undefined {
   const starts = [...name.matchAll(/[A-Z]/g)].map(({ index }) => index).reverse()
   for (const end of starts) {

@@ -1,5 +1,5 @@
 /** One schema per kind of caller and root, built at the first query. */
-import { getOrInsert } from '../../core/cache.ts'
+
 import {
   DirectiveLocation,
   GraphQLBoolean,
@@ -18,6 +18,7 @@ import {
   specifiedDirectives,
 } from 'graphql'
 import { SUPER_ADMIN_ONLY } from '../../access/policy.ts'
+import { getOrInsert } from '../../core/cache.ts'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
 import {
@@ -174,7 +175,6 @@ function patchInput(parts: Parts): GraphQLInputObjectType {
   })
 }
 
-/** Returns an input type by name, for variables. */
 function inputNamed(parts: Parts, name: string): GraphQLInputObjectType | undefined {
   if (name === 'PatchOperationInput') return patchInput(parts)
   const [, type = '', action] = /^(\w+?)(Create|Update)$/.exec(name) ?? []

@@ -15,7 +15,6 @@ import { addOwnParametersJob } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { removeProjectPart, removeResource, removeTypePart } from './removal.ts'
 
-/** The resources to reindex. */
 export interface ReindexScope {
   /** All types if undefined. */
   readonly type: string | undefined
