@@ -4,7 +4,6 @@
  */
 import { agents } from './bench/agents.ts'
 import { bots } from './bench/bots.ts'
-import { crowds } from './bench/crowds.ts'
 import { crud } from './bench/crud.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
@@ -12,7 +11,7 @@ import { imports } from './bench/import.ts'
 import { large } from './bench/large.ts'
 import type { Figure } from './bench/load.ts'
 import { mixed } from './bench/mixed.ts'
-import { roll } from './bench/roll.ts'
+import { crowds, roll } from './bench/projects.ts'
 import { search } from './bench/search.ts'
 import { type Stage, withStage } from './bench/stage.ts'
 
