@@ -4,7 +4,6 @@ import { findUnknownNames } from './lint/names.ts'
 import { findPageFaults, findWordingFaults } from './lint/prose.ts'
 import { readSources } from './lint/sources.ts'
 import { findStyleFaults } from './lint/style.ts'
-import { findTestFaults } from './lint/tests.ts'
 
 const sources = readSources()
 const code = sources.filter(({ path }) => /^(?!docs|examples).*\.(ts|tsx|js|cjs)$/.test(path))
@@ -12,7 +11,6 @@ const faults = [
   ...findStyleFaults(code),
   ...findUnknownNames(sources),
   ...findBullmqFaults(code),
-  ...findTestFaults(code),
   ...(await findPageFaults(sources)),
   ...findWordingFaults(sources),
 ]

@@ -1,4 +1,4 @@
-/** Style that Biome has no rules for: comments, and sizes of functions and folders. */
+/** Rules that Biome does not have: for comments, sizes of functions and folders, and imports of tests. */
 import { stripTypeScriptTypes } from 'node:module'
 import { type AnyNode, type Comment, parse, tokenizer } from 'acorn'
 import type { Source } from './sources.ts'
@@ -11,12 +11,20 @@ const MOST_ENTRIES = 25
 const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
 const RETIRED = /\b(owed|untold|[tT]old|telling|tells of|asked of|[a-z-]+\.md §[\d.]+)/
 
+/** Tests of functions are in test/unit; others use the service as its clients do, or give the reason. */
+const OVER_HTTP = /^test\/(?:api|system)\/.*\.test\.ts$/
+const IMPORT = /^(?:import\b.*|\}) from '(?:\.\.\/)+(?:server|shared|worker)\//m
+const REASON = /^\/\*\*(?:(?!\*\/)[\s\S])*\bImports\s/
+
 /** Returns a line for each fault: its place and the rule. */
 export function findStyleFaults(sources: readonly Source[]): readonly string[] {
   return [
     ...sources.flatMap(findCommentFaults),
     ...sources.filter(({ path }) => /^(?!test\/).*\.ts$/.test(path)).flatMap(findLongFunctions),
     ...findLargeFolders(sources),
+    ...sources
+      .filter(({ path, text }) => OVER_HTTP.test(path) && IMPORT.test(text) && !REASON.test(text))
+      .map(({ path }) => `${path}: use HTTP, or begin the file with "Imports …" and the reason`),
   ]
 }
 
