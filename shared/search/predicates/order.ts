@@ -49,30 +49,41 @@ const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 
 /** `isBackwards`: the page ends before the row. */
 export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
-  if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
-  const value =
-    order.column === 'id' ? null : timestampLiteral(order.column === 'lu' ? row.lu : row.d_lo)
-  const type = order.byType ? [row.type] : []
-  return encodeCursor([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type])
+  const { column, byType, terms } = order
+  const time = column === 'id' ? null : timestampLiteral(column === 'lu' ? row.lu : row.d_lo)
+  const values = terms.map(({ type }, i) => termValue(type, row[`s${i}`] ?? null))
+  const place = terms.length > 0 ? values : time
+  const start = `${isBackwards ? BACK : ''}${name(order)}`
+  const parts = [start, place, row.id, ...(byType ? [row.type] : [])]
+  return Buffer.from(JSON.stringify(parts)).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor or a cursor of another order. Cursors contain no secrets. */
 export function readCursor(order: Order, cursor: string): Position {
-  if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
-  const foreign = order.column === 'lu' && !order.descending ? FOREIGN.exec(cursor) : null
+  const { column, descending, byType, terms } = order
+  const foreign = column === 'lu' && !descending ? FOREIGN.exec(cursor) : null
   if (foreign !== null) return foreignPosition(foreign)
-  const parts = decodeCursor(cursor)
-  const isOfOrder = Array.isArray(parts) && [name(order), BACK + name(order)].includes(parts[0])
-  if (isOfOrder && parts.length === (order.byType ? 4 : 3)) {
-    const [start, value, id, type = 0]: unknown[] = parts
-    const isValue = value === null ? order.column !== 'lu' : isTime(value)
+  const parts: unknown = attempt(() => JSON.parse(Buffer.from(cursor, 'base64url').toString()))
+  if (Array.isArray(parts) && parts.length === (byType ? 4 : 3)) {
+    const [start, place, id, type = 0]: unknown[] = parts
+    const isBackwards = start === BACK + name(order)
     const isId = typeof id === 'string' && UUID.test(id)
-    if (isValue && isId && typeof type === 'number' && TYPE_NUMBERS.has(type)) {
-      const isBackwards = start !== name(order)
-      return { value: typeof value === 'string' ? value : null, values: [], id, type, isBackwards }
+    const isType = typeof type === 'number' && TYPE_NUMBERS.has(type)
+    if ((isBackwards || start === name(order)) && isId && isType) {
+      if (terms.length === 0 && ((place === null && column !== 'lu') || isTime(place))) {
+        return { value: place, values: [], id, type, isBackwards }
+      }
+      if (terms.length > 0 && areTermValues(terms, place)) {
+        return { value: null, values: place, id, type, isBackwards }
+      }
     }
   }
   throw badRequest('Invalid cursor', '_cursor')
+}
+
+function areTermValues(terms: readonly Term[], values: unknown): values is readonly TermValue[] {
+  if (!Array.isArray(values) || values.length !== terms.length) return false
+  return terms.every(({ type }, i) => isTermValue(type, values[i]))
 }
 
 /** Medplum cursors: `1-<ms>-<id>` starts at a time, `2-<ms>-<id>,<id>…` after those that share it. */
@@ -92,7 +103,8 @@ function timestampLiteral(time: Date | number | null): string | null {
   return time.toISOString()
 }
 
-const name = ({ column, descending, byType }: Order) =>
+const name = ({ column, descending, byType, terms }: Order) =>
+  terms.map((term) => term.name).join(',') ||
   `${descending ? '-' : ''}${column}${byType ? ',type' : ''}`
 
 /** `order by` served by the B-tree of the order: rows without a date come last ascending. */
@@ -137,27 +149,7 @@ export function orderColumns(column: Order['column'], byType: boolean): readonly
   return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }
 
-/* Positions among rows sorted by terms. */
-
-function writeTermCursor(terms: readonly Term[], row: SortedRow, isBackwards: boolean): string {
-  const values = terms.map(({ type }, i) => termValue(type, row[`s${i}`] ?? null))
-  return encodeCursor([`${isBackwards ? BACK : ''}${joinTermNames(terms)}`, values, row.id])
-}
-
-/** Errors: 400 for a damaged cursor or a cursor of another order. */
-function readTermCursor(terms: readonly Term[], cursor: string): Position {
-  const parts = decodeCursor(cursor)
-  const names = [joinTermNames(terms), BACK + joinTermNames(terms)]
-  if (Array.isArray(parts) && parts.length === 3 && names.includes(parts[0])) {
-    const [start, values, id]: unknown[] = parts
-    const isId = typeof id === 'string' && UUID.test(id)
-    if (isId && Array.isArray(values) && values.length === terms.length) {
-      const isSound = terms.every(({ type }, i) => isTermValue(type, values[i]))
-      if (isSound) return { value: null, values, id, type: 0, isBackwards: start !== names[0] }
-    }
-  }
-  throw badRequest('Invalid cursor', '_cursor')
-}
+// Positions among rows sorted by terms
 
 /** `order by` of rows with the terms as s0, s1, …; rows without a value come last, first descending. */
 export function termOrderSql(terms: readonly Term[], idDescending: boolean, alias: string): string {
@@ -188,8 +180,6 @@ export function afterTermsSql(
   )
 }
 
-const joinTermNames = (terms: readonly Term[]) => terms.map(({ name }) => name).join(',')
-
 function termValue(type: Term['type'], value: SortedRow['s0']): TermValue {
   if (value instanceof Date) return value.toISOString()
   if (typeof value !== 'number' || Number.isFinite(value)) return value ?? null
@@ -217,12 +207,4 @@ function isTime(value: unknown): value is string {
   if (typeof value !== 'string') return false
   if (value === 'infinity' || value === '-infinity') return true
   return TIME.test(value) && !Number.isNaN(Date.parse(value))
-}
-
-function encodeCursor(parts: readonly unknown[]): string {
-  return Buffer.from(JSON.stringify(parts)).toString('base64url')
-}
-
-function decodeCursor(cursor: string): unknown {
-  return attempt(() => JSON.parse(Buffer.from(cursor, 'base64url').toString()))
 }

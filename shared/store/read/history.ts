@@ -5,7 +5,7 @@ import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/de
 import type { Interaction } from '../../access/grant.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, forbidden, notFound } from '../../core/errors.ts'
+import { attempt, badRequest, forbidden, notFound } from '../../core/errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
 import { timestamp } from '../../fhir/values.ts'
 import { dialect } from '../../postgres/chosen-dialect.ts'
@@ -52,7 +52,7 @@ export async function history(
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
   const cursor = positionIn(store, request)
-  const way = scanDirection(request, cursor)
+  const isAscending = scansAscending(request, cursor)
   const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
   const name = everywhere ? 'history-everywhere' : 'history'
   const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
@@ -66,8 +66,8 @@ export async function history(
         select (select count(*) from h) as known, (select count(*) from m) as total) t
       left join lateral (
         select ${V} from m join version v using (project, type, id, ver)
-        where ${afterSql(way, cursor, bind)}
-        order by v.project = ${own} desc, ${orderSql(way)}
+        where ${afterSql(isAscending, cursor, bind)}
+        order by v.project = ${own} desc, ${orderSql(isAscending)}
         limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}) v on true`,
     values,
   })
@@ -146,8 +146,8 @@ function pageStatement(
   const { values, bind } = binder()
   const most = bind(request.offset + request.count + 1, 'int')
   const cursor = positionIn(store, request)
-  const way = scanDirection(request, cursor)
-  const after = afterSql(way, cursor, bind)
+  const isAscending = scansAscending(request, cursor)
+  const after = afterSql(isAscending, cursor, bind)
   const projects = [...new Set(typeProjects(principal, types))]
   const own = projects.length > 1 ? undefined : bind(projects[0], 'int')
   const window = windowSql(request, bind, own)
@@ -162,8 +162,8 @@ function pageStatement(
         select ${V} from version v
         where v.project = ${own ?? 'x.project'} and v.type = x.type and starts_with(v.meta_ext, x.prefix)
           and ${only} and ${window} and ${after}
-        order by ${orderSql(way)} limit ${most}) v
-      order by ${orderSql(way)}
+        order by ${orderSql(isAscending)} limit ${most}) v
+      order by ${orderSql(isAscending)}
       limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}`,
     values,
   }
@@ -193,7 +193,7 @@ const pagesInSteps =
           a.id.localeCompare(b.id) ||
           a.ver - b.ver,
       )
-    if (!scanDirection(request, positionIn(store, request)).ascending) rows.reverse()
+    if (!scansAscending(request, positionIn(store, request))) rows.reverse()
     return rows.slice(request.offset, end + 1)
   }
 
@@ -281,18 +281,16 @@ function windowSql({ since, at }: HistoryRequest, bind: Bind, own = 'v.project')
   return tests.join(' and ')
 }
 
-type ScanDirection = Pick<HistoryRequest, 'ascending'>
-
 /** Rows before a position are read in the opposite order. */
-function scanDirection(
+function scansAscending(
   { ascending = false }: HistoryRequest,
   cursor: Position | undefined,
-): ScanDirection {
-  return { ascending: ascending !== (cursor?.isBackward ?? false) }
+): boolean {
+  return ascending !== (cursor?.isBackward ?? false)
 }
 
-function orderSql({ ascending }: ScanDirection): string {
-  const direction = ascending ? '' : ' desc'
+function orderSql(isAscending: boolean): string {
+  const direction = isAscending ? '' : ' desc'
   return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
 }
 
@@ -301,10 +299,10 @@ function positionIn({ keys }: StoreContext, { cursor }: HistoryRequest): Positio
 }
 
 /** Only the bound on `lu` can use the index by time. */
-function afterSql({ ascending }: ScanDirection, cursor: Position | undefined, bind: Bind): string {
+function afterSql(isAscending: boolean, cursor: Position | undefined, bind: Bind): string {
   if (cursor === undefined) return 'true'
   const { lu, type, id, ver } = cursor
-  const beyond = ascending ? '>' : '<'
+  const beyond = isAscending ? '>' : '<'
   const time = bind(lu, 'timestamptz')
   const position = [time, bind(type, 'smallint'), bind(id, 'uuid'), bind(ver, 'int')].join(', ')
   return `v.lu ${beyond}= ${time} and (v.lu, v.type, v.id, v.ver) ${beyond} (${position})`
@@ -355,17 +353,11 @@ function writeCursor(key: Buffer, { lu, type, id, ver }: VersionRow, isBackward 
 
 /** Errors: 400 for a damaged cursor. */
 function readCursor(key: Buffer, cursor: string): Position {
-  const read = JSON.parse(opened(key, cursor)) as [string, number, string, number, true?]
+  const text = attempt(() => unseal(Buffer.from(cursor, 'base64url'), key).toString())
+  if (text === undefined) throw badRequest('Invalid cursor', '_cursor')
+  const read = JSON.parse(text) as [string, number, string, number, true?]
   const [lu, type, id, ver, isBackward = false] = read
   return { lu, type, id, ver, isBackward }
-}
-
-function opened(key: Buffer, cursor: string): string {
-  try {
-    return unseal(Buffer.from(cursor, 'base64url'), key).toString()
-  } catch {
-    throw badRequest('Invalid cursor', '_cursor')
-  }
 }
 
 const ASKED: readonly Interaction[] = ['read', 'history']

@@ -189,7 +189,11 @@ export async function remove(
   if (!isLegalId(id)) throw notFound()
   const isRuled = !isPlain(principal, type, 'delete') || !isSeen(principal, type)
   if (isRuled || memberRule(store, principal, type)?.checkRemoval !== undefined) {
-    return removeRuled(store, principal, { type, id, options })
+    const inTransaction = store.deferred !== undefined
+    const removal = { type, id, options }
+    return retryOnConflict<Deletion>(() => removeStored(store, principal, removal), {
+      inTransaction,
+    })
   }
   return removeRow(store, principal, { type, id, options })
 }
@@ -203,16 +207,7 @@ function isSeen(principal: Principal, type: string): boolean {
   return may(principal, type, 'read') && isPlain(principal, type, 'read')
 }
 
-/** Deletes the version decided on; decides again on a newer one. */
-function removeRuled(
-  store: StoreContext,
-  principal: Principal,
-  removal: Removal,
-): Promise<Deletion> {
-  const inTransaction = store.deferred !== undefined
-  return retryOnConflict(() => removeStored(store, principal, removal), { inTransaction })
-}
-
+/** Deletes the version decided on; `LOST` when there is a newer one. */
 async function removeStored(
   store: StoreContext,
   principal: Principal,
