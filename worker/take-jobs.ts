@@ -69,18 +69,18 @@ export async function takeJobs(services: Services, spares = 2): Promise<TakingJo
       requests?.stop(),
       events?.stop(finishMs),
     ])
-    await atMost(finishMs, closed)
+    await waitAtMost(finishMs, closed)
     runner.abandonAll()
-    await atMost(
+    await waitAtMost(
       GIVE_BACK_MS,
       closed.then(() => runner.close()),
     )
     // A store that no longer answers must not delay the exit; leases and presence there expire.
     const released = [...loops.map((loop) => loop.stop()), left, runs.close(), executors.close()]
-    await atMost(GIVE_BACK_MS, Promise.all(released))
+    await waitAtMost(GIVE_BACK_MS, Promise.all(released))
     streams.close()
     const counted = stats.flush(services.redis).catch(() => undefined)
-    await atMost(REPORT_MS, Promise.all([reports.close(), counted]))
+    await waitAtMost(REPORT_MS, Promise.all([reports.close(), counted]))
   }
   return { stop }
 }
@@ -171,6 +171,6 @@ function startBotWorker(
   })
 }
 
-async function atMost(ms: number, work: Promise<unknown>): Promise<void> {
+async function waitAtMost(ms: number, work: Promise<unknown>): Promise<void> {
   await Promise.race([work, delay(ms, undefined, { ref: false })])
 }

@@ -1,4 +1,4 @@
-/** Bots of many projects: called occasionally, by a thousand waiting callers, by two workers, and after a worker's start. */
+/** Bots of many projects: rare calls, a thousand waiting callers, a second worker, and the start of a worker. */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Service } from '../service.ts'
 import { compareP99, type Figure, type Load, openWire, type Request } from './load.ts'
@@ -24,8 +24,8 @@ export async function crowds(stage: Stage, seconds: number): Promise<readonly Fi
   const large = await stage.start('worker', { WORKER_MEMORY_MB: MEMORY_MB })
   const echoes = await openCallers(stage, PROJECTS)
   const shared = { url: 'urn:botica:bot-concurrent', valueBoolean: true }
-  const together = await aBot(stage, WAIT, [shared])
-  const alone = await aBot(stage, WAIT)
+  const together = await deployBot(stage, WAIT, [shared])
+  const alone = await deployBot(stage, WAIT)
   const crowd = async ({ url, token }: Bot) => {
     const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
     const request = (): Request => ['POST', url, '{}']
@@ -52,7 +52,7 @@ export async function crowds(stage: Stage, seconds: number): Promise<readonly Fi
   return [...figures, { what, ours: rate(two), limit: rate(one), ratio, required: '>= 1.8' }]
 }
 
-async function aBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
+async function deployBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
   const { token, deploy } = await stage.openProject()
   return { url: await deploy(body, extension), token }
 }

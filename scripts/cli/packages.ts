@@ -69,7 +69,7 @@ export async function loadPackage(medplum: MedplumClient, place: string): Promis
       else if (DEFINITION.test(name)) await loader.add(JSON.parse(text), text.length)
     }
   } catch (error) {
-    if (!isDamage(error)) throw error
+    if (!isDamagedPackage(error)) throw error
     throw new Error(`${place} is not a package: ${error.message}`)
   }
   if (manifest === undefined) throw new Error(`${place} is not a package: it has no ${MANIFEST}`)
@@ -78,7 +78,7 @@ export async function loadPackage(medplum: MedplumClient, place: string): Promis
 }
 
 /** Errors of zlib, tar and JSON. */
-function isDamage(error: unknown): error is Error {
+function isDamagedPackage(error: unknown): error is Error {
   return (
     error instanceof SyntaxError ||
     (error instanceof Error && 'code' in error && /^Z_|TAR_/.test(String(error.code)))

@@ -138,7 +138,7 @@ function checkAnswer(answer: unknown): void {
 function checkCard(card: Parts, at: string): void {
   const summary = requireText(card, 'summary', at)
   if ([...summary].length > MOST_SUMMARY) {
-    throw wrong(`${at}.summary`, `must have at most ${MOST_SUMMARY} characters`)
+    throw invalidCards(`${at}.summary`, `must have at most ${MOST_SUMMARY} characters`)
   }
   requireChoice(card, 'indicator', INDICATORS, at)
   requireText(requireParts(card.source, `${at}.source`), 'label', `${at}.source`)
@@ -176,26 +176,26 @@ function listed(
   const place = at === '' ? name : `${at}.${name}`
   const value = parts[name]
   if (value === undefined && !isRequired) return []
-  if (!Array.isArray(value)) throw wrong(place, 'must be a list')
+  if (!Array.isArray(value)) throw invalidCards(place, 'must be a list')
   return value.map((item, i) => [requireParts(item, `${place}[${i}]`), `${place}[${i}]`])
 }
 
 function requireParts(value: unknown, at: string): Parts {
   if (isObject(value)) return value
-  throw wrong(at, 'must be an object')
+  throw invalidCards(at, 'must be an object')
 }
 
 function requireText(parts: Parts, name: string, at: string): string {
   const value = parts[name]
   if (typeof value === 'string' && value.trim() !== '') return value
-  throw wrong(`${at}.${name}`, 'must be a text')
+  throw invalidCards(`${at}.${name}`, 'must be a text')
 }
 
 function requireChoice(parts: Parts, name: string, values: readonly string[], at: string): void {
   if (values.some((value) => value === parts[name])) return
-  throw wrong(`${at}.${name}`, `must be one of ${values.join(', ')}`)
+  throw invalidCards(`${at}.${name}`, `must be one of ${values.join(', ')}`)
 }
 
-function wrong(at: string, text: string) {
+function invalidCards(at: string, text: string) {
   return badRequest(`The bot must return cards of CDS Hooks: ${at} ${text}`, at)
 }

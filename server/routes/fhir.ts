@@ -47,7 +47,7 @@ export function fhir({ services, large }: Web, authenticate: Middleware): Middle
   const serve = async (ctx: Context, segments: readonly string[], principal: Principal) => {
     const content = hasBody(ctx) ? await readContent(ctx, segments, config) : NO_CONTENT
     const request = toFhirRequest(ctx, { services, large }, content)
-    const isLarge = (content.body?.length ?? 0) > mostHere(ctx, config)
+    const isLarge = (content.body?.length ?? 0) > mainThreadLimit(ctx, config)
     const work =
       isLarge && large !== undefined && principal !== NOBODY
         ? () => large.handleRequest(credentialsIn(services, ctx), request)
@@ -72,7 +72,7 @@ export function fhir({ services, large }: Web, authenticate: Middleware): Middle
 /** The thread for large bodies returns whole answers, so the input of a streamed one is read here. */
 const MOST_STREAMED = 1_048_576
 
-function mostHere({ req, path }: Context, { largeBodyBytes }: Config): number {
+function mainThreadLimit({ req, path }: Context, { largeBodyBytes }: Config): number {
   const isStreamed = req.headers.accept?.includes('text/event-stream') && /\$execute$/.test(path)
   return isStreamed ? Math.max(largeBodyBytes, MOST_STREAMED) : largeBodyBytes
 }

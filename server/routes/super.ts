@@ -30,7 +30,7 @@ const WITH_JOB =
 const NOTHING = `Another database would need this; here the job is complete at once. ${WITH_JOB}`
 const FOREIGN = 'A call of another database. It is always refused as not supported.'
 /** A job that is complete at once, as another database would need it. */
-function nothing(summary: string, start = ''): CallText {
+function completedAtOnce(summary: string, start = ''): CallText {
   return { summary, description: `${start}${NOTHING}`, answer: 'OperationOutcome', status: 202 }
 }
 
@@ -88,11 +88,11 @@ const TEXTS: RouteTexts = {
     answer: 'OperationOutcome',
     status: 202,
   },
-  'POST /super/structuredefinitions': nothing('Rebuild StructureDefinitions'),
-  'POST /super/valuesets': nothing('Rebuild ValueSets'),
-  'POST /super/searchparameters': nothing('Rebuild SearchParameters'),
-  'POST /super/rebuildprojectid': nothing('Rebuild project ids'),
-  'POST /super/migrate': nothing('Migrate the database', 'The release step does it. '),
+  'POST /super/structuredefinitions': completedAtOnce('Rebuild StructureDefinitions'),
+  'POST /super/valuesets': completedAtOnce('Rebuild ValueSets'),
+  'POST /super/searchparameters': completedAtOnce('Rebuild SearchParameters'),
+  'POST /super/rebuildprojectid': completedAtOnce('Rebuild project ids'),
+  'POST /super/migrate': completedAtOnce('Migrate the database', 'The release step does it. '),
   'GET /super/migrations': { summary: 'List the migrations that have run', answer: 'object' },
   'GET /super/queues': { summary: 'Read the status of the queues', answer: 'object' },
   'GET /super/workers': {

@@ -61,7 +61,7 @@ export const SECRETS: ReadonlySet<unknown> = new Set([
 ])
 const PRE_COMMIT = 'pre-commit-bot'
 /** Writes of these types run no pre-commit bots, so that administrators can always repair a Project. */
-const NEVER_ASKED: ReadonlySet<string> = new Set([
+const EXEMPT_FROM_PRE_COMMIT: ReadonlySet<string> = new Set([
   'AccessPolicy',
   'ClientApplication',
   'Bot',
@@ -229,8 +229,8 @@ function readSecret(subscription: Resource): string | undefined {
   throw badRequest('Secret must be a string', `${found.path}.valueString`)
 }
 
-export function isNeverAsked(type: string): boolean {
-  return NEVER_ASKED.has(type) || REGISTRY_TYPES.has(type)
+export function isExemptFromPreCommit(type: string): boolean {
+  return EXEMPT_FROM_PRE_COMMIT.has(type) || REGISTRY_TYPES.has(type)
 }
 
 /** True with the pre-commit extension, regardless of the endpoint. */

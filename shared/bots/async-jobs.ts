@@ -161,7 +161,7 @@ export async function reopenAsyncJob(
       return { ...rest, status: 'accepted' }
     })
   } catch (error) {
-    if (!isOver(error)) throw error
+    if (!isJobFinished(error)) throw error
     const request = `${config.baseUrl}fhir/R4/Bot/${botId}/$execute`
     const requestTime = new Date().toISOString()
     const resource = {
@@ -176,7 +176,7 @@ export async function reopenAsyncJob(
 }
 
 /** True when a change of an AsyncJob failed because it is finished, deleted or missing. */
-export function isOver(error: unknown): boolean {
+export function isJobFinished(error: unknown): boolean {
   return isAbsent(error) || error instanceof JobFinished
 }
 
@@ -244,7 +244,7 @@ export async function settleAsyncJob(
   try {
     await finishAsyncJob(services, project, { author: job.requester, runId: reply.runId, end })
   } catch (error) {
-    if (!isOver(error)) throw error
+    if (!isJobFinished(error)) throw error
     await removePendingRun(services.database, reply.runId)
   }
 }

@@ -120,6 +120,6 @@ export class Block {
 }
 
 /** Joins a header and its line, so that both are written or neither. */
-export function lineBehind(header: Slice, line: Slice): Slice {
+export function joinHeader(header: Slice, line: Slice): Slice {
   return toSlice(Buffer.concat([sliceToBuffer(header), Buffer.of(LINE_FEED), sliceToBuffer(line)]))
 }

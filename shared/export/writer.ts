@@ -7,7 +7,7 @@ import { issue, LeaseLost } from '../core/errors.ts'
 import { UUID_BYTES, uuidFromBytes } from '../core/uuid.ts'
 import { endPart } from '../jobs/part-queue.ts'
 import type { Slice } from '../outbound/storage/storage.ts'
-import { type Block, lineBehind } from './block.ts'
+import { type Block, joinHeader } from './block.ts'
 import { BLOCK_BYTES, blockKey } from './file.ts'
 import {
   addBlocks,
@@ -93,7 +93,7 @@ class FileWriter implements LineWriter {
     const isNew = this.#file.rows === 0 && this.#block === undefined
     const isHeaded = header !== undefined && (isFirst || isNew)
     if (isHeaded && !isFirst) this.#file.goesOn = true
-    const text = isHeaded ? lineBehind(header, line) : line
+    const text = isHeaded ? joinHeader(header, line) : line
     if (this.#block?.fits(text) === false) {
       this.#flush(false)
       record.writeDown()

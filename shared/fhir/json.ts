@@ -196,13 +196,13 @@ function trimObject(value: Fields): Fields {
 function trim(value: unknown): unknown {
   if (value === '') return undefined
   if (typeof value !== 'object' || value === null || isDecimal(value)) return value
-  if (!Array.isArray(value)) return orNothing(trimObject(value as Fields))
+  if (!Array.isArray(value)) return undefinedIfEmpty(trimObject(value as Fields))
   if (value.length === 0) return undefined
   const items = value.map((item) => (isObject(item) && !isDecimal(item) ? trimObject(item) : item))
-  return unlessSame(value, items)
+  return keepIfSame(value, items)
 }
 
-function orNothing(value: Fields): Fields | undefined {
+function undefinedIfEmpty(value: Fields): Fields | undefined {
   for (const _ in value) return value
   return undefined
 }
@@ -212,7 +212,7 @@ function clean(value: unknown): unknown {
   if (typeof value !== 'object' || isDecimal(value)) return value
   if (!Array.isArray(value)) return cleanMembers(value as Readonly<Record<string, unknown>>)
   const kept = value.map(clean).filter((item) => item !== undefined)
-  return kept.length === 0 ? undefined : unlessSame(value, kept)
+  return kept.length === 0 ? undefined : keepIfSame(value, kept)
 }
 
 function cleanMembers(value: Readonly<Record<string, unknown>>): unknown {
@@ -220,7 +220,7 @@ function cleanMembers(value: Readonly<Record<string, unknown>>): unknown {
   let isEmpty = true
   for (const key in value) {
     const item = value[key]
-    const cleaned = hasTwin(value, key) ? cleanInPlace(item) : clean(item)
+    const cleaned = hasSibling(value, key) ? cleanInPlace(item) : clean(item)
     if (cleaned !== undefined) isEmpty = false
     if (cleaned === item) continue
     changed ??= new Map()
@@ -234,7 +234,7 @@ function cleanMembers(value: Readonly<Record<string, unknown>>): unknown {
   return Object.fromEntries(members.filter(([, item]) => item !== undefined))
 }
 
-function hasTwin(value: object, key: string): boolean {
+function hasSibling(value: object, key: string): boolean {
   return key.startsWith('_') || Object.hasOwn(value, `_${key}`)
 }
 
@@ -242,10 +242,10 @@ function hasTwin(value: object, key: string): boolean {
 function cleanInPlace(value: unknown): unknown {
   if (!Array.isArray(value)) return clean(value)
   const cleaned = value.map((item) => clean(item) ?? null)
-  return cleaned.every((item) => item === null) ? undefined : unlessSame(value, cleaned)
+  return cleaned.every((item) => item === null) ? undefined : keepIfSame(value, cleaned)
 }
 
-function unlessSame(before: readonly unknown[], after: readonly unknown[]): readonly unknown[] {
+function keepIfSame(before: readonly unknown[], after: readonly unknown[]): readonly unknown[] {
   const isSame = before.length === after.length && before.every((item, i) => item === after[i])
   return isSame ? before : after
 }

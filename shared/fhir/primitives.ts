@@ -116,12 +116,12 @@ function matchesDay(pattern: RegExp): (text: string) => boolean {
     if (!pattern.test(text)) return false
     const day = Number(text.slice(8, 10))
     if (day < 29) return true
-    return day <= new Date(Date.UTC(leapKeeping(text), Number(text.slice(5, 7)), 0)).getUTCDate()
+    return day <= new Date(Date.UTC(shiftYear(text), Number(text.slice(5, 7)), 0)).getUTCDate()
   }
 }
 
 /** Date.UTC maps years below 100 to 19xx; 400 years later has the same leap years. */
-function leapKeeping(text: string): number {
+function shiftYear(text: string): number {
   return Number(text.slice(0, 4)) + 400
 }
 

@@ -37,7 +37,7 @@ export function comparedWords(text: string): readonly string[] {
 export function searchedText(text: string): SearchedText {
   const whole = comparedText(text)
   const isShort = whole.length <= MOST
-  const parts = isParted(text) ? punctuatedParts(text) : NONE
+  const parts = hasInnerPunctuation(text) ? punctuatedParts(text) : NONE
   if (isShort && parts.length === 0 && !whole.includes(' ')) {
     return { start: whole, words: NONE, chunks: NONE }
   }
@@ -82,7 +82,7 @@ function blanks(text: string): string {
 }
 
 /** True for punctuation within a word: `Smith-Jones` is indexed as `smithjones` and as both names. */
-function isParted(text: string): boolean {
+function hasInnerPunctuation(text: string): boolean {
   return /[^\s\p{P}\p{S}][\p{P}\p{S}]+[^\s\p{P}\p{S}]/u.test(text)
 }
 

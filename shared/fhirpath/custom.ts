@@ -14,7 +14,7 @@ import {
   type Nodes,
   nodeValues,
   plain,
-  quietly,
+  withoutWarnings,
 } from './path.ts'
 
 const MAX_LENGTH = 2_000
@@ -52,7 +52,7 @@ export function compileTenantNodes(
   base?: string,
   maxTokens = MAX_TOKENS,
 ): NodePath {
-  const run = compileNodes(requireModest(expression, maxTokens), base, cache)
+  const run = compileNodes(requireCheap(expression, maxTokens), base, cache)
   return (node, variables) => {
     const data = plain(node)
     return withinLimits(() => run(data, variables, { debugger: createMeter() }))
@@ -77,7 +77,7 @@ export function withinTime<T>(timeoutMs: number, text: string, work: () => T): T
   for (let attempt = 1; ; attempt++) {
     const start = process.threadCpuUsage()
     try {
-      return quietly(() => runTimed(work, timeoutMs))
+      return withoutWarnings(() => runTimed(work, timeoutMs))
     } catch (error) {
       if (!isTimeout(error)) throw error
       // V8 skips `finally` blocks when it terminates code.
@@ -117,7 +117,7 @@ function isTimeout(error: unknown): boolean {
 const TOKEN = /\/\*[\s\S]*?\*\/|\/\/.*|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\w+|\S/g
 
 /** Returns the expression if it is cheap to compile and creates no objects. */
-function requireModest(expression: string, maxTokens: number): string {
+function requireCheap(expression: string, maxTokens: number): string {
   if (expression.length > MAX_LENGTH) {
     throw tooCostly(`A FHIRPath expression may have ${MAX_LENGTH} characters`)
   }
@@ -149,13 +149,14 @@ function createMeter(): (context: unknown, focus: Nodes, result: Nodes) => void 
     items += result.length
     for (const item of result) {
       if (typeof item === 'string') text += item.length
-      else if (typeof item === 'bigint' && (item > MAX_INTEGER || item < -MAX_INTEGER)) throw over()
+      else if (typeof item === 'bigint' && (item > MAX_INTEGER || item < -MAX_INTEGER))
+        throw tooExpensive()
     }
-    if (steps > MAX_STEPS || items > MAX_ALL_ITEMS || text > MAX_ALL_TEXT) throw over()
-    if (result.length > MAX_ITEMS) throw over()
+    if (steps > MAX_STEPS || items > MAX_ALL_ITEMS || text > MAX_ALL_TEXT) throw tooExpensive()
+    if (result.length > MAX_ITEMS) throw tooExpensive()
   }
 }
 
-function over() {
+function tooExpensive() {
   return tooCostly('A FHIRPath expression makes too much')
 }

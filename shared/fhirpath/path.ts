@@ -78,7 +78,7 @@ function make(expression: string, base: string): NodePath {
     // The default trace() prints to the console.
     traceFn: () => {},
   }
-  const text = adapted(expression)
+  const text = adaptGrammar(expression)
   const constants = fhirConstants(expression)
   try {
     const { fhirpath, r4 } = engine()
@@ -104,7 +104,7 @@ function make(expression: string, base: string): NodePath {
         const all: Record<string, unknown> = Object.assign({}, constants, itself, plain(variables))
         // The engine's own %context is the typed node.
         if (all.context === own && holder === undefined) delete all.context
-        return quietly(() => run(data, all, runOptions))
+        return withoutWarnings(() => run(data, all, runOptions))
       } catch (error) {
         throw failed('could not be evaluated', error)
       }
@@ -119,7 +119,7 @@ function choiceProperty(type: string): string {
 }
 
 /** Suppresses the engine's console warnings, which quote data. */
-export function quietly<T>(run: () => T): T {
+export function withoutWarnings<T>(run: () => T): T {
   const { warn } = console
   console.warn = () => {}
   try {
@@ -145,7 +145,7 @@ function failed(what: string, error: unknown): HttpError {
 }
 
 /** Adapts published expressions to the grammar: `as` on collections becomes `ofType`, `div` is quoted. */
-function adapted(expression: string): string {
+function adaptGrammar(expression: string): string {
   return expression.replace(
     /'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|\/\*[\s\S]*?\*\/|\/\/.*|(?<=[\w)\]`])\s+as\s+([\w.`]+)|\.as(?=\s*\()|\.div\b/g,
     (found, type?: string) => {

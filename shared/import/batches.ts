@@ -69,7 +69,7 @@ class Lines {
     const bytes = this.#isTooLong ? undefined : this.#block.subarray(this.#from, this.#to)
     const number = this.#number
     this.#number += 1
-    if (bytes === undefined || !isWhite(bytes)) {
+    if (bytes === undefined || !isBlank(bytes)) {
       const [firstNumber, start, end] = [this.#firstNumber, this.#start, this.#end]
       this.#lines.push({ number, firstNumber, start, end, bytes })
       this.#firstNumber = this.#number
@@ -144,7 +144,7 @@ export async function* readLineBatches(
 }
 
 /** True for JSON white space only. */
-function isWhite(bytes: Uint8Array): boolean {
+function isBlank(bytes: Uint8Array): boolean {
   return bytes.every((byte) => byte === 0x20 || byte === 0x09 || byte === 0x0d)
 }
 

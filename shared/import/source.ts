@@ -57,7 +57,7 @@ export async function openSource(
   if (signal.aborted) close()
   else signal.addEventListener('abort', close)
   const plain = start === 0 ? unpacked(chunks) : chunks
-  return { chunks: behind(plain, from - start, config.maxUploadBytes - start), size, close }
+  return { chunks: skipBytes(plain, from - start, config.maxUploadBytes - start), size, close }
 }
 
 async function openBinary(
@@ -96,7 +96,7 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
     ? decoders[encoding as keyof typeof decoders]()
     : undefined
   const sent = received(readChunks(body, () => new SourceFailed('the server is too slow')))
-  const chunks = decoder === undefined ? sent : through(sent, decoder)
+  const chunks = decoder === undefined ? sent : decoded(sent, decoder)
   const length = decoder === undefined ? Number(headers['content-length']) : 0
   const size = length > 0 ? length : undefined
   return { chunks, start: 0, size, close: () => void body.destroy() }
@@ -167,7 +167,7 @@ async function* unpacked(chunks: Chunks): AsyncGenerator<Buffer> {
     if (done) break
     head = Buffer.concat([head, value])
   }
-  if (isGzip(head)) yield* through(joined(head, rest), createGunzip())
+  if (isGzip(head)) yield* decoded(joined(head, rest), createGunzip())
   else yield* joined(head, rest)
 }
 
@@ -176,7 +176,7 @@ async function* joined(head: Buffer, rest: Chunks): AsyncGenerator<Buffer> {
   yield* rest
 }
 
-async function* through(
+async function* decoded(
   chunks: Chunks,
   decoder: ReturnType<(typeof decoders)[keyof typeof decoders]>,
 ): AsyncGenerator<Buffer> {
@@ -198,7 +198,11 @@ async function* through(
 }
 
 /** Skips the first `skipped` bytes. Errors: 400 beyond `maxBytes`. */
-async function* behind(chunks: Chunks, skipped: number, maxBytes: number): AsyncGenerator<Buffer> {
+async function* skipBytes(
+  chunks: Chunks,
+  skipped: number,
+  maxBytes: number,
+): AsyncGenerator<Buffer> {
   let seen = 0
   for await (const chunk of chunks) {
     const from = Math.min(Math.max(skipped - seen, 0), chunk.length)

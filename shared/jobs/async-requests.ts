@@ -7,7 +7,7 @@ import { type ProjectContext, profileReference, servicePrincipal } from '../acce
 import { system } from '../access/project-context.ts'
 import {
   finishAsyncJob,
-  isOver,
+  isJobFinished,
   type JobEnd,
   jobReply,
   startAsyncJob,
@@ -28,7 +28,7 @@ import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { decodeText } from '../fhir/json.ts'
 import { actingSession } from '../identity/principals.ts'
 import { wakeWorkers } from '../redis/wakes.ts'
-import { preferWithout } from '../request/negotiate.ts'
+import { omitPreference } from '../request/negotiate.ts'
 import { readInputs } from '../request/parameters.ts'
 import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
@@ -119,7 +119,7 @@ function keptHeaders(
     const value = headers[name]
     if (value !== undefined) kept[name] = value
   }
-  const prefer = preferWithout(headers.prefer ?? '', 'respond-async')
+  const prefer = omitPreference(headers.prefer ?? '', 'respond-async')
   return prefer === '' ? kept : { ...kept, prefer }
 }
 
@@ -159,7 +159,7 @@ async function endRequest(
     }
   } catch (error) {
     // Cancelled or deleted. Upkeep retries other failures.
-    if (!isOver(error)) throw error
+    if (!isJobFinished(error)) throw error
   }
   await removeJob(services.database, leased)
 }

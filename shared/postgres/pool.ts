@@ -161,11 +161,11 @@ function bindMessage(statement: string, values: readonly unknown[]): readonly Bu
   const name = Buffer.from(`${NO_PORTAL}${statement}\0`)
   const formats = words([values.length, ...values.map(parameterFormat), values.length])
   const parameters = blocks.flatMap((block) =>
-    block === undefined ? [long(-1)] : [long(block.length), block],
+    block === undefined ? [int32(-1)] : [int32(block.length), block],
   )
   const rest = [name, formats, ...parameters, words([1, TEXT])]
-  const size = rest.reduce((sum, { length }) => sum + length, long(0).length)
-  return [Buffer.from('B'), long(size), ...rest]
+  const size = rest.reduce((sum, { length }) => sum + length, int32(0).length)
+  return [Buffer.from('B'), int32(size), ...rest]
 }
 
 function encodeParameter(value: unknown): Buffer | undefined {
@@ -177,7 +177,7 @@ function parameterFormat(value: unknown): number {
   return Buffer.isBuffer(value) ? BINARY : TEXT
 }
 
-function long(value: number): Buffer {
+function int32(value: number): Buffer {
   const bytes = Buffer.allocUnsafe(4)
   bytes.writeInt32BE(value)
   return bytes

@@ -38,11 +38,11 @@ export function toFailure(error: unknown, statement: Statement): Error {
   if (code === undefined) return error
   if (code === '57014') return serverTimeout()
   if (CONTENTION.has(code))
-    return new TransactionConflict(code, new SqlError(code, undefined, what(statement)))
+    return new TransactionConflict(code, new SqlError(code, undefined, statementName(statement)))
   if (code === TOO_MANY)
     return tooCostly('A chain or _has of the search matches too many resources')
   if (NO_ROOM.has(code)) {
-    return new StorageFull('Database', new SqlError(code, undefined, what(statement)))
+    return new StorageFull('Database', new SqlError(code, undefined, statementName(statement)))
   }
   if (code === RUN_LOST) return new LeaseLost()
   const constraint =
@@ -51,11 +51,11 @@ export function toFailure(error: unknown, statement: Statement): Error {
   return new SqlError(
     code,
     constraint,
-    code.startsWith('42') ? `"${error.message}"` : what(statement),
+    code.startsWith('42') ? `"${error.message}"` : statementName(statement),
   )
 }
 
-function what({ name, text }: Statement): string {
+function statementName({ name, text }: Statement): string {
   return name ?? text.slice(0, 40)
 }
 

@@ -134,7 +134,7 @@ function parseAddresses(body: Body, name: string): string[] | undefined {
       return [composeMailbox(item.name, item.address, name)]
     }
     if (typeof item === 'string') return splitList(item).map((one) => parseMailbox(one, name))
-    throw noMailbox(name)
+    throw invalidMailbox(name)
   })
 }
 
@@ -151,7 +151,7 @@ const PLAIN_NAME = /^[^@()"]*$/
  * unchecked.
  */
 function parseMailbox(text: string, field: string): string {
-  if (/\p{Cc}/u.test(text)) throw noMailbox(field)
+  if (/\p{Cc}/u.test(text)) throw invalidMailbox(field)
   const [, name = '', address = text] = MAILBOX.exec(text) ?? []
   const composed = composeMailbox(name, address, field)
   return PLAIN_NAME.test(name) ? text : composed
@@ -159,13 +159,13 @@ function parseMailbox(text: string, field: string): string {
 
 function composeMailbox(name: unknown, address: string, field: string): string {
   const plain = address.trim()
-  if (!EMAIL_ADDRESS.test(plain) || /\p{Cc}/u.test(plain)) throw noMailbox(field)
+  if (!EMAIL_ADDRESS.test(plain) || /\p{Cc}/u.test(plain)) throw invalidMailbox(field)
   // Drops characters that a quoted name must not contain.
   const display = typeof name === 'string' ? name.replace(/["\\\s\p{Cc}]+/gu, ' ').trim() : ''
   return display === '' ? plain : `"${display}" <${plain}>`
 }
 
-function noMailbox(field: string): HttpError {
+function invalidMailbox(field: string): HttpError {
   return badRequest(`${field} must be an address or a list of addresses`, field)
 }
 

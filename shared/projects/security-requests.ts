@@ -85,10 +85,10 @@ export async function redeemSecurityRequest(
   const tries = await countEvent(redis, `botica:secrets:${id}`, LIFETIME_MS.invite / 1000)
   if (tries > SECRETS) throw badRequest('Already used', 'id')
   if (typeof request.secret !== 'string' || !isSameSecret(request.secret, secret)) {
-    if (tries === SECRETS) await useUp(repository, id, types)
+    if (tries === SECRETS) await consumeRequest(repository, id, types)
     throw badRequest('Incorrect secret', 'secret')
   }
-  await useUp(repository, id, types)
+  await consumeRequest(repository, id, types)
   const user = targetIn(request.user)
   if (user?.type !== 'User') throw badRequest('Invalid request type', 'id')
   return { userId: user.id, email: typeof request.email === 'string' ? request.email : undefined }
@@ -106,7 +106,7 @@ function requireLive(request: Resource, types: readonly SecurityRequestType[]): 
 }
 
 /** Deletes the request with its secret. */
-async function useUp(
+async function consumeRequest(
   repository: Repository,
   id: string,
   types: readonly SecurityRequestType[],

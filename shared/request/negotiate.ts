@@ -163,7 +163,7 @@ export function readPrefer(header: string | undefined): Prefer {
 }
 
 /** Returns a Prefer header without one preference; empty without others. */
-export function preferWithout(header: string, omitted: string): string {
+export function omitPreference(header: string, omitted: string): string {
   return [...parsePrefer(header)]
     .filter(([name]) => name !== omitted && name !== '')
     .map(([name, value]) => (value === '' ? name : `${name}="${value}"`))

@@ -135,7 +135,7 @@ function wholeSeconds(ms: number): number {
 }
 
 /** Larger versions, in characters, block the event loop and are changed elsewhere. */
-const MOST_HERE = 524_288
+const MAIN_THREAD_LIMIT = 524_288
 
 /** Reads If-Match and If-None-Match of a write. Errors: 412 when no listed version can exist. */
 export function writeOptions(request: Pick<FhirRequest, 'headers' | 'offload'>): WriteOptions {
@@ -146,7 +146,7 @@ export function writeOptions(request: Pick<FhirRequest, 'headers' | 'offload'>):
   return {
     ...ifMatchOption(request.headers['if-match']),
     ...(noneMatch === undefined ? {} : { onlyIfAbsent: true }),
-    ...(request.offload === undefined ? {} : { mostHere: MOST_HERE }),
+    ...(request.offload === undefined ? {} : { mainThreadLimit: MAIN_THREAD_LIMIT }),
   }
 }
 

@@ -10,7 +10,7 @@ import { changedBeyondRights } from '../access/guarded/rights.ts'
 import { keepPaths } from '../access/paths.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { type ChangeKind, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
+import { type ChangeKind, isExemptFromPreCommit, SUBSCRIPTION } from '../access/subscription.ts'
 import {
   type BotTarget,
   findTarget,
@@ -110,10 +110,10 @@ export async function dryRunPatch(
   { type, id, apply, options = {} }: Patch,
 ): Promise<{ readonly resource: Resource; readonly ver: number }> {
   const version = await services.repository.read(principal, type, id)
-  const { ifMatch, mostHere = Number.POSITIVE_INFINITY, check } = options
+  const { ifMatch, mainThreadLimit = Number.POSITIVE_INFINITY, check } = options
   if (ifMatch && !ifMatch.includes(version.ver)) throw preconditionFailed()
   await check?.(version)
-  if ((version.content?.length ?? 0) > mostHere) throw new OffloadRequired()
+  if ((version.content?.length ?? 0) > mainThreadLimit) throw new OffloadRequired()
   return { resource: await apply(parseVersion(version)), ver: version.ver }
 }
 
@@ -166,7 +166,7 @@ interface BotAnswer {
 async function ask(context: FhirContext, asked: AskedWrite): Promise<BotAnswer | undefined> {
   const { services, request } = context
   const { resource } = asked
-  if (isNeverAsked(resource.resourceType)) return undefined
+  if (isExemptFromPreCommit(resource.resourceType)) return undefined
   const { repository } = services
   const found = await repository.withStore((store) => findBot(store, context, asked))
   if (found === undefined) return undefined

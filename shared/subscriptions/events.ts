@@ -185,7 +185,7 @@ async function matchTaken(
           !watcher.terms.isPreCommit &&
           (await matchesCriteria(inner, candidate, watcher)) &&
           // The holder of a socket is checked at notification.
-          (!watch.isStored || (await isSeenToFit(inner, event, watcher, options)))
+          (!watch.isStored || (await isVisibleMatch(inner, event, watcher, options)))
         if (verbose) options.compared(watch.id, event, isMatch)
         if (!isMatch) continue
         if (!watch.isStored) notifications.push({ subscription: watch.id, event })
@@ -219,7 +219,7 @@ async function readPace(
 }
 
 /** Without an author nothing is sent; the delivery reports that. */
-async function isSeenToFit(
+async function isVisibleMatch(
   inner: StoreContext,
   { change, subject, previous }: ChangeEvent,
   { subscription, project, terms, grant }: Watcher,

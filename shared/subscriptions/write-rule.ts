@@ -7,7 +7,7 @@ import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { scopedAuthor } from '../access/scopes.ts'
 import {
-  isNeverAsked,
+  isExemptFromPreCommit,
   readSubscription,
   requireEffect,
   SUBSCRIPTION,
@@ -63,7 +63,7 @@ async function admit(
     requireEvents(subscription, terms)
   }
   const isOn = subscription.status === 'active' && terms.isPreCommit
-  if (isOn && isNeverAsked(terms.type)) {
+  if (isOn && isExemptFromPreCommit(terms.type)) {
     const reason = `Writes of ${terms.type} run no pre-commit bot; choose another type`
     throw badRequest(reason, `${SUBSCRIPTION}.criteria`)
   }

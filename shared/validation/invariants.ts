@@ -27,7 +27,10 @@ export function compileInvariants(
     .filter(({ key, severity }) => severity === 'error' && !SKIPPED.has(key))
     .map((constraint) => {
       const isTrue = REWRITTEN.get(constraint.key) ?? evaluator(constraint.expression, type, false)
-      return createInvariant(constraint, constraint.key === 'tim-2' ? unlessOfBot(isTrue) : isTrue)
+      return createInvariant(
+        constraint,
+        constraint.key === 'tim-2' ? exceptForBots(isTrue) : isTrue,
+      )
     })
 }
 
@@ -46,7 +49,7 @@ function hasOneRoot(focus: unknown, { resource }: Variables): boolean {
 }
 
 /** The period of a Bot's `cronTiming` counts runs per day and has no unit. */
-function unlessOfBot(isTrue: Invariant['holds']): Invariant['holds'] {
+function exceptForBots(isTrue: Invariant['holds']): Invariant['holds'] {
   return (focus, variables) => {
     const { resource } = variables
     return (isObject(resource) && resource.resourceType === 'Bot') || isTrue(focus, variables)

@@ -148,12 +148,12 @@ function objectProperty(property: Property, shape: string | undefined): Property
   return {
     ...property,
     isReference: shape === 'Reference',
-    shape: shape === undefined ? undefined : later(() => getShape(shape)),
+    shape: shape === undefined ? undefined : lazily(() => getShape(shape)),
   }
 }
 
 /** Resolved lazily, because types refer to each other in cycles. */
-function later(find: () => Shape): () => Shape {
+function lazily(find: () => Shape): () => Shape {
   let found: Shape | undefined
   return () => {
     found ??= find()

@@ -133,7 +133,8 @@ class Walk {
     this.structure.enter(property.name)
     for (let index = 0; index < length && !this.structure.isDone; index++) {
       if (values[index] !== null) this.#item(values[index], index, property)
-      else if (!hasTwin(parent, property, index)) this.structure.rule('Invalid null value', index)
+      else if (!hasSibling(parent, property, index))
+        this.structure.rule('Invalid null value', index)
     }
     this.structure.leave()
   }
@@ -189,11 +190,11 @@ function hasAny(value: Record<string, unknown>, names: readonly string[]): boole
 }
 
 /** A null in an array of primitives stands for a value with only an id or extensions. */
-function hasTwin(parent: Record<string, unknown>, property: Property, index: number): boolean {
+function hasSibling(parent: Record<string, unknown>, property: Property, index: number): boolean {
   if (property.check === undefined && !property.isSibling) return false
   const name = property.isSibling ? property.name.slice(1) : `_${property.name}`
-  const twin = parent[name]
-  return Array.isArray(twin) && twin[index] !== undefined && twin[index] !== null
+  const sibling = parent[name]
+  return Array.isArray(sibling) && sibling[index] !== undefined && sibling[index] !== null
 }
 
 interface ValidationOptions {

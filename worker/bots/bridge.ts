@@ -206,7 +206,7 @@ export class Bridge implements Host {
         ? await handleSigned(services, request)
         : await handle(services, session.principal, request)
       if (reply.status === 503) this.#wasRefused = true
-      return { status: reply.status, headers: reply.headers, body: await modestBody(reply) }
+      return { status: reply.status, headers: reply.headers, body: await limitedBody(reply) }
     })
   }
 
@@ -375,14 +375,14 @@ function replyText({ status, headers, body }: Answered): string {
 }
 
 /** Buffers the content, which the bot will hold in memory anyway. Errors: content above the size limit of a run. */
-async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
-  requireModest(Number(reply.headers['Content-Length']))
+async function limitedBody(reply: FhirReply): Promise<FhirReply['body']> {
+  requireSmallBody(Number(reply.headers['Content-Length']))
   const body = await wholeBody(reply)
-  requireModest(Buffer.byteLength(body ?? ''))
+  requireSmallBody(Buffer.byteLength(body ?? ''))
   return body
 }
 
-function requireModest(bytes: number): void {
+function requireSmallBody(bytes: number): void {
   if (bytes > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
   }
@@ -392,4 +392,3 @@ function answerOutcome(status: number, outcome: unknown): Answered {
   const headers = { 'Content-Type': 'application/fhir+json' }
   return { status, headers, body: JSON.stringify(outcome) }
 }
-

@@ -7,7 +7,7 @@ import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-
 import { activeRun, admitCall, type FollowedLog, followLog, MAX_TIMERS } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
 import { answerCryptoCall, answerSyncCall } from './node-calls.ts'
-import { type Context, type Copied, type Isolate, stackInside } from './sandbox.ts'
+import { type Context, type Copied, type Isolate, isolateStack } from './sandbox.ts'
 import { type IsolateContext, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 
 /** Time for a timed-out run to hand over its log. */
@@ -220,7 +220,7 @@ export class BotIsolate implements Watched, IsolateContext {
     const cpuMs = this.#cpuMs()
     const message = error instanceof Error ? error.message : 'Bot could not be loaded'
     const log =
-      error instanceof Error ? `${new Date().toISOString()} ERROR ${stackInside(error)}\n` : ''
+      error instanceof Error ? `${new Date().toISOString()} ERROR ${isolateStack(error)}\n` : ''
     this.#end({ status: 'error', failure: 'thrown', kind: 'string', cpuMs }, message, log)
   }
 

@@ -54,7 +54,7 @@ const port: IsolatePort = {
   fatal(run, failure) {
     send({ t: 'fatal', run, failure })
     // V8 is broken in one thread: lets the frame leave, then ends the process.
-    setTimeout(die, 20)
+    setTimeout(killSelf, 20)
   },
   stuck: (run) => send({ t: 'stuck', run }),
   idle: (run, isIdle) => send({ t: 'idle', run, isIdle }),
@@ -66,8 +66,8 @@ pipe.on('data', (chunk: Buffer) => {
   if (receiving === undefined) receiveAll()
 })
 // Without a worker there is no work. `exit` would wait for threads that may never end.
-pipe.on('close', die)
-pipe.on('error', die)
+pipe.on('close', killSelf)
+pipe.on('error', killSelf)
 
 // In order but interruptible: isolates for many runs would delay a heartbeat.
 function receiveAll(): void {
@@ -113,7 +113,7 @@ export function open(source: string, cache: string, makeCodeCache: () => string)
   port.glue = { text: source, file: GLUE }
   if (cache !== '') {
     port.engine.setCache(port.glue, cache)
-    beatFromNowOn()
+    startHeartbeat()
     return
   }
   const run = firstRun()
@@ -124,7 +124,7 @@ export function open(source: string, cache: string, makeCodeCache: () => string)
 async function makeCaches(run: BotRun, isolate: BotIsolate, makeCodeCache: () => string) {
   if (isolate.isUsable) send({ t: 'cache' }, await isolate.makeGlueCache(), makeCodeCache())
   await warm.giveBack(run.message, isolate)
-  beatFromNowOn()
+  startHeartbeat()
 }
 
 /** A warm-up run: code caches cover only functions that have run. */
@@ -139,7 +139,7 @@ function firstRun(): BotRun {
   }
 }
 
-function beatFromNowOn(): void {
+function startHeartbeat(): void {
   setInterval(beat, BEAT_MS)
   beat()
 }
@@ -238,6 +238,6 @@ function withinBytes(text: string, limit: number): string {
   return `${bytes.subarray(0, half).toString()}\n…\n${bytes.subarray(-half).toString()}`
 }
 
-function die(): void {
+function killSelf(): void {
   process.kill(process.pid, 'SIGKILL')
 }

@@ -196,11 +196,11 @@ export function isInterruption(error: unknown): boolean {
 }
 
 /** True for V8 ending the isolate during an entry, or for a bot's error with the same message. */
-export function saysDisposed(error: unknown): boolean {
+export function isDisposalError(error: unknown): boolean {
   return error instanceof Error && /disposed during execution/.test(error.message)
 }
 
-export function stackInside({ stack = '' }: Error): string {
+export function isolateStack({ stack = '' }: Error): string {
   return stack.split(/\n *at \(<isolated-vm boundary>\)/)[0] ?? ''
 }
 

@@ -4,7 +4,7 @@
  */
 import type { IsolatePort } from './isolate-port.ts'
 import type { Failure } from './messages.ts'
-import { type Isolate, isInterruption, saysDisposed } from './sandbox.ts'
+import { type Isolate, isDisposalError, isInterruption } from './sandbox.ts'
 
 /** Limit on blocking the thread at a time. */
 export const TURN_MS = 2000
@@ -79,7 +79,7 @@ export class SharedIsolate {
       return undefined
     } catch (error) {
       // Only V8 ends an isolate; a bot can forge the message alone.
-      if (this.isolate.isDisposed && saysDisposed(error)) this.end(by, 'memory')
+      if (this.isolate.isDisposed && isDisposalError(error)) this.end(by, 'memory')
       else if (isInterruption(error)) by.onInterrupted()
       return error
     } finally {

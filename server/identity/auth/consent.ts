@@ -126,7 +126,7 @@ function scopeInWords(scope: string, project: string): readonly ScopeInWords[] {
     text: `Do everything that you may do in ${project}`,
     isChoice: false,
   }
-  return withoutTwins([...plain, ...(data.length === 0 ? [all] : [...data, ...areas])])
+  return withoutDuplicates([...plain, ...(data.length === 0 ? [all] : [...data, ...areas])])
 }
 
 function smartInWords({ context, type, interactions, criteria }: SmartScope): string {
@@ -151,7 +151,7 @@ function spaced(type: string): string {
   return type.replace(/(?<=[a-z])(?=[A-Z])/g, ' ')
 }
 
-function withoutTwins(list: readonly ScopeInWords[]): readonly ScopeInWords[] {
+function withoutDuplicates(list: readonly ScopeInWords[]): readonly ScopeInWords[] {
   return list.filter(
     ({ text, isChoice }, place) =>
       isChoice || list.findIndex((item) => item.text === text) === place,

@@ -80,7 +80,7 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   },
   OperationDefinition: {
     by: 'elements',
-    parts: (resource) => (implementationReferences(resource).length > 0 ? whole(resource) : {}),
+    parts: (resource) => (implementationReferences(resource).length > 0 ? allParts(resource) : {}),
     reason: 'with an implementation, its Bot answers the calls of all members',
   },
   Agent: {
@@ -90,7 +90,7 @@ export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   },
   Subscription: {
     by: 'elements',
-    parts: (resource) => (isPreCommit(resource) ? whole(resource) : {}),
+    parts: (resource) => (isPreCommit(resource) ? allParts(resource) : {}),
     ofAuthor: subscriptionSecrets,
     reason:
       'a pre-commit bot changes and rejects the writes of others; secrets belong to their author',
@@ -203,7 +203,7 @@ function withoutBase(elements: Readonly<Record<string, unknown>>): Parts {
 }
 
 /** Extensions first: errors name the extension that activates the resource. */
-function whole({ extension, ...rest }: Resource): Parts {
+function allParts({ extension, ...rest }: Resource): Parts {
   return { extension, ...withoutBase(rest) }
 }
 
@@ -256,7 +256,7 @@ export function isGuardedType(type: string): boolean {
 }
 
 /** True when an entry that names the type grants more than one for `*`. */
-export function isNamedMore(type: string): boolean {
+export function grantsMoreByName(type: string): boolean {
   return isGuardedType(type) || GUARDS[type]?.by === 'elements'
 }
 

@@ -4,7 +4,7 @@ import type { Resource } from '../../fhir/resource.ts'
 import { type Grant, INTERACTIONS, plainGrant } from '../grant.ts'
 import { REGISTRY_TYPES } from '../policy.ts'
 import type { Principal } from '../principal.ts'
-import { guardedChanges, isGuardedType, isNamedMore, isSame } from './elements.ts'
+import { grantsMoreByName, guardedChanges, isGuardedType, isSame } from './elements.ts'
 
 export function runsAsCaller(bot: Resource | undefined): boolean {
   return bot?.runAsUser === true
@@ -74,7 +74,7 @@ function isNear(a: string, b: string): boolean {
 
 function gives(grant: Grant, wanted: Grant): boolean {
   if (grant.type !== wanted.type && grant.type !== '*') return false
-  const isMore = wanted.isNamed && !grant.isNamed && isNamedMore(wanted.type)
+  const isMore = wanted.isNamed && !grant.isNamed && grantsMoreByName(wanted.type)
   if (isMore && WRITES.some((item) => wanted.interactions.has(item))) return false
   const known = new Set(wanted.criteria.map((item) => JSON.stringify(item)))
   return (

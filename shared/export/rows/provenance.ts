@@ -92,7 +92,7 @@ export function provenanceLines(
 
   async function write(lines: readonly ProvenanceLine[]): Promise<void> {
     const found = await exported(new Set(lines.flatMap(({ targets }) => targets)))
-    const newest = isLatest ? await newestAbout(store, about, [...found]) : undefined
+    const newest = isLatest ? await newestProvenance(store, about, [...found]) : undefined
     for (const { id, line, targets } of lines) {
       const row = uuidFromBytes(id)
       const isWanted = (target: string) =>
@@ -151,7 +151,7 @@ function targetFilter(store: StoreContext, principal: Principal, job: PlannedJob
 }
 
 /** Maps each target to the row id of its newest visible Provenance. A statement for a thousand targets. */
-async function newestAbout(
+async function newestProvenance(
   store: StoreContext,
   { filter: _, since: __, ...about }: Selection,
   targets: readonly string[],
@@ -202,11 +202,11 @@ export async function addProvenance(
       values: [job, low ?? null, input.organizedBy === undefined ? 1 : PATIENTS],
     })
     if (next === undefined) break
-    await listAbout(store, { ...all, low, high: next.patient })
+    await listProvenance(store, { ...all, low, high: next.patient })
     low = next.patient
   }
   // Only current Provenance can be the newest.
-  if (!isLatest) await listChangedAbout(store, all)
+  if (!isLatest) await listChangedProvenance(store, all)
 }
 
 /** SQL of the targets: `patient`, `type` and row `id`. `job` is SQL, too. */
@@ -220,7 +220,7 @@ function targetsSql({ low, high }: Listing, job: string, bind: Bind): string {
 }
 
 /** A row's first key is its own; the key of a reference to it differs only by the type. */
-async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
+async function listProvenance(store: StoreContext, listing: Listing): Promise<void> {
   const { keys } = store
   const { types, about } = listing
   const { project } = about.scope
@@ -321,7 +321,7 @@ function provenanceRows(about: Selection, bind: Bind) {
 }
 
 /** Lists earlier versions of Provenance, whose targets are only in their content. */
-async function listChangedAbout(store: StoreContext, listing: Listing): Promise<void> {
+async function listChangedProvenance(store: StoreContext, listing: Listing): Promise<void> {
   const { about } = listing
   for await (const rows of changedPages(store, about)) {
     const reading = binder()

@@ -181,7 +181,7 @@ function currentSql(selection: Selection, range: Range, bind: Bind): string {
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
     allSql(filter === undefined ? scope.visible : [...scope.visible, filter.test], bind),
   ]
-  return `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling
+  return `select r.id, r.ver, ${governingGrantSql(selection, bind)} as ruling
     from resource r where ${tests.join(' and ')}`
 }
 
@@ -209,7 +209,7 @@ export function rowTestsSql(
   for (const selection of selections) {
     const { scope, filter, ruled } = selection
     const when = `when ${typeNumber(scope.type)} then`
-    if (ruled !== undefined) rulings.push(`${when} ${rulingSql(selection, bind)}`)
+    if (ruled !== undefined) rulings.push(`${when} ${governingGrantSql(selection, bind)}`)
     const own = filter === undefined ? scope.visible : [...scope.visible, filter.test]
     if (own.length > 0) tests.push(`${when} ${allSql(own, bind)}`)
   }
@@ -220,7 +220,7 @@ export function rowTestsSql(
 }
 
 /** SQL: position of the grant that governs row `r`, where grants hide different elements. */
-function rulingSql({ ruled, scope, principal }: Selection, bind: Bind): string {
+function governingGrantSql({ ruled, scope, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
   const place = createTypeScope(scope.keys, principal, scope.type, scope.project)
   const cases = ruled.map(

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
 import { type Principal, servicePrincipal, systemPrincipal } from '../../access/principal.ts'
-import { isOpenJob, isOver, JobFinished } from '../../bots/async-jobs.ts'
+import { isJobFinished, isOpenJob, JobFinished } from '../../bots/async-jobs.ts'
 import { botLimits, type FoundBot, maxQueueMs, resolveRunAs, toFoundBot } from '../../bots/bot.ts'
 import { outcomeText } from '../../bots/dead-runs.ts'
 import {
@@ -204,7 +204,7 @@ async function showProgress(
       },
     )
   } catch (error) {
-    if (!isOver(error)) throw error
+    if (!isJobFinished(error)) throw error
   }
 }
 

@@ -290,14 +290,16 @@ async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerato
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await subscribeToBotLogs(services.bus, bot, listener).catch((error: unknown) => {
-    streams--
-    throw error
-  })
+  const listening = await subscribeToBotLogs(services.bus, bot, listener).catch(
+    (error: unknown) => {
+      streams--
+      throw error
+    },
+  )
   try {
     yield Buffer.from(': listening\n\n')
     for (let checkAt = Date.now() + HEARTBEAT_MS; ; ) {
-      if (waiting.length === 0) await woken(checkAt - Date.now(), (wakeUp) => (wake = wakeUp))
+      if (waiting.length === 0) await waitOrWake(checkAt - Date.now(), (wakeUp) => (wake = wakeUp))
       const gap = dropped === 0 ? '' : eventText('gap', { messages: dropped })
       const text = waiting.splice(0).join('') + gap
       dropped = 0
@@ -321,7 +323,7 @@ function eventText(type: string, data: unknown): string {
   return `event: ${type}\ndata: ${JSON.stringify(data)}\n\n`
 }
 
-function woken(ms: number, set: (wake: () => void) => void): Promise<void> {
+function waitOrWake(ms: number, set: (wake: () => void) => void): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, Math.max(0, ms))
     set(() => {

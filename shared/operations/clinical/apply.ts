@@ -164,14 +164,14 @@ async function applyActions(context: Context, actions: unknown, level: number): 
     const { title, description, textEquivalent, timingTiming } = action
     shown.push({
       ...given({ title, description, textEquivalent, timingTiming }),
-      ...(await doneBy(context, action, level)),
+      ...(await actionContent(context, action, level)),
     })
   }
   return shown
 }
 
 /** Either parts or a resource: https://hl7.org/fhir/R4/requestgroup.html#rqg-1 */
-async function doneBy(
+async function actionContent(
   context: Context,
   action: Readonly<Record<string, unknown>>,
   level: number,

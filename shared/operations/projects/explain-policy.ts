@@ -66,7 +66,7 @@ async function explainResource(
       const why = explainDecision(member, type, interaction, decision)
       return ['interaction', 'part', decisionParts(interaction, decision, why)] as const
     }),
-    ...triedEntries(services.repository, member, type),
+    ...checkedEntries(services.repository, member, type),
   ])
 }
 
@@ -100,7 +100,7 @@ function decisionParts(
 const NO_FIELDS = { hidden: [], readonly: [] }
 
 /** Returns the entries checked for the type, in order, with resolved parameters. */
-function triedEntries(repository: Repository, member: Principal, type: string) {
+function checkedEntries(repository: Repository, member: Principal, type: string) {
   const tried = new Set(
     INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),
   )
@@ -134,7 +134,7 @@ async function explainSearch({ services }: OperationCall, member: Principal, sea
     ['allowed', 'valueBoolean', isAllowed && total !== 'refused'],
     ['reason', 'valueString', total === 'refused' ? HIDDEN : reason],
     ['total', 'valueInteger', total === 'refused' ? undefined : total],
-    ...triedEntries(services.repository, member, type),
+    ...checkedEntries(services.repository, member, type),
   ])
 }
 

@@ -91,7 +91,7 @@ async function inCodeSystem(asked: TerminologyCall): Promise<FhirReply> {
     if (!isFromSystem(source, given)) continue
     const { concepts } = await source.list({ codes: [given.code], limit: 1 })
     const known = concepts.map((node) => toCode({ system: codeSystem.url }, codeSystem, node))
-    verdicts.push(...known.map((code) => verdictOn(inputs, given, code, languages)))
+    verdicts.push(...known.map((code) => codeVerdict(inputs, given, code, languages)))
     if (known.length === 0 && codeSystem.content === 'fragment') {
       verdicts.push(inFragment(codeSystem.url))
     }
@@ -166,7 +166,7 @@ async function inValueSet({
     }
     const systems = [...new Set(held.map((one) => one.system))]
     if (systems.length > 1) return refused(`${code} is a code of ${systems.join(' and ')}`)
-    verdicts.push(...held.map((one) => verdictOn(inputs, given, one, languages)))
+    verdicts.push(...held.map((one) => codeVerdict(inputs, given, one, languages)))
   }
   const best = bestVerdict(verdicts)
   if (best !== undefined) return replyTo(best)
@@ -212,7 +212,7 @@ function inFragment(url: string): Verdict {
 }
 
 /** A wrong display invalidates the code; the reply includes the right one. */
-function verdictOn(
+function codeVerdict(
   inputs: Inputs,
   given: GivenCode,
   code: Code,
@@ -260,13 +260,13 @@ function matchesDisplay(code: Code, given: string, languages: readonly string[])
   const { language, display, designations, otherNames } = code
   if (display === undefined) return true
   const all = [{ language, value: display }, ...designations, ...otherNames]
-  const spoken = all.filter((name) => isSpoken(name.language, languages))
+  const spoken = all.filter((name) => isWantedLanguage(name.language, languages))
   // Without a name in that language, accept any name.
   const names = spoken.length === 0 ? all : spoken
   return names.some(({ value }) => normaliseString(value) === normaliseString(given))
 }
 
-function isSpoken(language: string | undefined, wanted: readonly string[]): boolean {
+function isWantedLanguage(language: string | undefined, wanted: readonly string[]): boolean {
   if (language === undefined || wanted.length === 0) return true
   return wanted.some((one) => isOfLanguage(language, one))
 }

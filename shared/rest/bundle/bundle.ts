@@ -159,7 +159,7 @@ function planEntries(
   entries: BundleRequest['entries'],
   failed: (entry: { readonly index: number }, error: unknown) => void,
 ): readonly EntryPlan[] {
-  const hasQuestion = asksSomewhere(context)
+  const hasQuestion = mayHaveConditionalReferences(context)
   return entries.flatMap((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry
@@ -185,7 +185,7 @@ function findLane(
 }
 
 /** True when the bundle may contain conditional references; computed once because bundles are long. */
-function asksSomewhere({ request }: FhirContext): boolean {
+function mayHaveConditionalReferences({ request }: FhirContext): boolean {
   return request.body?.includes('?') === true
 }
 
@@ -196,7 +196,7 @@ async function runTransaction(
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const { principal } = context
-  const hasQuestion = asksSomewhere(context)
+  const hasQuestion = mayHaveConditionalReferences(context)
   const plans = entries.map((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry

@@ -100,7 +100,7 @@ export async function identify(
   const targets = new Map<string, string>()
   const known = new Map<string, Identity>()
   const identified: Omit<Step, 'identities'>[] = []
-  const own = planMade(plans, matches)
+  const own = assignNewIds(plans, matches)
   for (const plan of own.plans) {
     try {
       for (const reference of plan.references) {
@@ -316,7 +316,7 @@ function urnKey(urn: string): string {
 type Made = ReadonlyMap<string, readonly string[]>
 
 /** Assigns ids to new resources, so that references can be resolved early. */
-function planMade(
+function assignNewIds(
   plans: readonly EntryPlan[],
   matches: Matches,
 ): { readonly plans: readonly EntryPlan[]; readonly made: Made } {
@@ -324,7 +324,7 @@ function planMade(
   if (plans.every(({ references }) => references.length === 0)) return { plans, made }
   const twins = new Set<string>()
   const named = plans.map((plan) => {
-    const type = typeMade(plan, matches)
+    const type = createdType(plan, matches)
     if (type === undefined || twins.has(plan.key)) return plan
     const { key, id = randomUUIDv7() } = plan
     if (key !== '') twins.add(key)
@@ -337,7 +337,7 @@ function planMade(
 }
 
 /** Returns undefined for entries that create nothing or name the id. */
-function typeMade({ entry, key, condition }: EntryPlan, matches: Matches): string | undefined {
+function createdType({ entry, key, condition }: EntryPlan, matches: Matches): string | undefined {
   const { route, resource } = entry
   if (route.kind !== 'create' && route.kind !== 'conditional-update') return undefined
   if (route.kind === 'conditional-update' && resource?.id !== undefined) return undefined

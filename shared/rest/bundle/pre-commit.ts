@@ -39,16 +39,16 @@ export async function runPreCommitBots(
     const { identity } = step
     asked.push({ ...plan, entry, ...(identity?.isNew ? { id: identity.id } : {}) })
   }
-  const meant = meantBy(steps)
+  const meant = identityKey(steps)
   return {
     plans: asked,
     check(inside) {
-      if (meantBy(inside) !== meant) throw new RaceLost()
+      if (identityKey(inside) !== meant) throw new RaceLost()
     },
   }
 }
 
-function meantBy(steps: readonly Step[]): string {
+function identityKey(steps: readonly Step[]): string {
   return JSON.stringify(
     steps.map(({ identity, matches }) => [identity?.id, matches.map(({ id }) => id)]),
   )

@@ -28,8 +28,8 @@ import {
   splitIndexJoin,
   testedSql,
   type Walk,
-  walkedOn,
   walkThenFallbackSql,
+  walkToEndSql,
 } from '../predicates/scan-sql.ts'
 import { walkSql } from '../predicates/walk-sql.ts'
 import {
@@ -146,7 +146,7 @@ const ids: AccessPath = {
         ),
       },
       rest: `select * from (${indexScanSql(query, found, most, bind)}) a union all
-        select * from (${walkedOn(query, [isMany, ...query.predicates.map(among('k'))], most, bind)}) b`,
+        select * from (${walkToEndSql(query, [isMany, ...query.predicates.map(among('k'))], most, bind)}) b`,
     })
   },
 }
@@ -197,7 +197,7 @@ const walk: AccessPath = {
     const isForMost = isKnown && isLight && matches * FETCH_COST >= rows
     if (isForMost || !has(query, 'keys')) {
       const tested = query.predicates.map((predicate) => testedSql(predicate, bind))
-      return walkedOn(query, tested, most, bind)
+      return walkToEndSql(query, tested, most, bind)
     }
     const even = (limit * rows) / Math.max(matches, 1)
     const cap = isKnown

@@ -20,8 +20,8 @@ import {
   splitIndexJoin,
   testedSql,
   type Walk,
-  walkedOn,
   walkThenFallbackSql,
+  walkToEndSql,
 } from '../predicates/scan-sql.ts'
 import { KEY_COLUMNS } from '../predicates/walk-sql.ts'
 import {
@@ -175,6 +175,6 @@ export function joinedRows(
     first.check(FOUND, true),
     ...others.map((predicate) => testedSql(predicate, bind)),
   ]
-  const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind), mostKeys)
+  const { few, many } = heldRows(FOUND, found, walkToEndSql(query, looked, most, bind), mostKeys)
   return `select distinct * from (${few}) a union all select ${columns} from (${many}) r`
 }

@@ -24,7 +24,7 @@ export function mainDatePredicate(
   const values = dateValues(condition)
   const types = plannedParameter(type, condition.code, own)?.types ?? []
   const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
-  const within = around(values.map((value) => beginsWithin(value, isShort)))
+  const within = enclosingRange(values.map((value) => beginsWithin(value, isShort)))
   return {
     kind: 'date',
     ...(isBounded(within) ? { within } : {}),
@@ -87,7 +87,7 @@ function beginsWithin(value: DateValue, isShort = false): Bounds {
   }
 }
 
-function around(bounds: readonly Bounds[]): TimeRange {
+function enclosingRange(bounds: readonly Bounds[]): TimeRange {
   const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
   const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
   const endsAfter = Math.min(...bounds.map(({ long }) => long?.endsAfter ?? Infinity))
@@ -112,7 +112,7 @@ function leastEnd({ prefix, low, high }: DateValue): number | undefined {
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */
 export function lastUpdatedPredicate(condition: ConditionOf<'date'>): Predicate {
-  const within = around(dateValues(condition).map(updatedWithin))
+  const within = enclosingRange(dateValues(condition).map(updatedWithin))
   const sql = lastUpdatedSql(condition)
   return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
 }

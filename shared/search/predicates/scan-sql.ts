@@ -63,7 +63,7 @@ function walkOrderSql({ order: { column, byType } }: Query, direction: string): 
 }
 
 /** Walks to the end of the order, or until the page is full. */
-export function walkedOn(
+export function walkToEndSql(
   query: Query,
   tested: readonly string[],
   most: string | undefined,

@@ -62,7 +62,9 @@ export async function reindexPage(store: StoreContext, page: ReindexPage): Promi
   })
   const readable = rows.filter((row) => isReadable(store, row))
   const meant =
-    filter === undefined ? readable : await meantBy(store, filter, { project, own, rows: readable })
+    filter === undefined
+      ? readable
+      : await filterRows(store, filter, { project, own, rows: readable })
   await rewrite(store, project, meant, own)
   const last = rows.at(-1)
   const isEnd = last === undefined || rows.length < count
@@ -97,17 +99,17 @@ function isReadable(store: StoreContext, row: VersionRow): boolean {
   }
 }
 
-interface MeantRows {
+interface ScannedRows {
   readonly project: number
   readonly own: OwnParameters | undefined
   readonly rows: readonly VersionRow[]
 }
 
 /** Filters by content, since the index may be the fault. */
-async function meantBy(
+async function filterRows(
   store: StoreContext,
   filter: string,
-  { project, own, rows }: MeantRows,
+  { project, own, rows }: ScannedRows,
 ): Promise<readonly VersionRow[]> {
   const types = [...new Set(rows.map((row) => typeName(row.type)))]
   const grants = types.map((type) => criteriaGrant({ type, query: filter }, own))

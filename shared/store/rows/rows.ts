@@ -63,7 +63,7 @@ export function present(version: Version, principal: Principal, extended: boolea
 export function maskedFor<V extends Version>(principal: Principal, version: V): V {
   const { type, content } = version
   if (content === undefined || !MASKED_TYPES.has(type)) return version
-  const { viewer, author } = seenAs(version, principal)
+  const { viewer, author } = metaViewer(version, principal)
   const hidden = hiddenFields(viewer, type)
   const text = hidden.length === 0 ? content : removeJsonPaths(type, content, hidden)
   if (!hasMasks(type, viewer, author)) return { ...version, content: text }
@@ -74,7 +74,7 @@ export function maskedFor<V extends Version>(principal: Principal, version: V): 
 }
 
 /** In another Project the reader is neither administrator nor author. */
-function seenAs({ type, metaExtension }: Version, principal: Principal) {
+function metaViewer({ type, metaExtension }: Version, principal: Principal) {
   const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta
   const isHere =
     principal.isSuperAdmin || REGISTRY_TYPES.has(type) || project === principal.project.id

@@ -37,7 +37,7 @@ export interface WriteOptions {
   /** Characters; 413 above it, unless the resource was larger before. */
   readonly largest?: number
   /** Characters; `OffloadRequired` above it, before any work. */
-  readonly mostHere?: number
+  readonly mainThreadLimit?: number
   readonly keepId?: boolean
   /** A search has just found no match for the conditional create. */
   readonly isMissing?: boolean

@@ -281,7 +281,7 @@ async function planChange(
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
   await options.check?.(live)
-  if (contentLength(live) > (options.mostHere ?? Number.POSITIVE_INFINITY))
+  if (contentLength(live) > (options.mainThreadLimit ?? Number.POSITIVE_INFINITY))
     throw new OffloadRequired()
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)

@@ -36,8 +36,8 @@ export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let written = 0
   let ticks = 0
-  const analyzeStale = sparing(() => analyzeGrown(database, STALE))
-  const vacuum = sparing(() => vacuumGrown(database))
+  const analyzeStale = throttled(() => analyzeGrown(database, STALE))
+  const vacuum = throttled(() => vacuumGrown(database))
 
   async function tick(): Promise<boolean> {
     const now = await writtenResources(database)
@@ -71,7 +71,7 @@ export function startTableUpkeep(services: Services): Loop {
   return startLoop({ log, name: 'Upkeep of the tables', everyMs: EVERY_MS, level: 'debug' }, tick)
 }
 
-function sparing(work: () => Promise<unknown>): () => Promise<void> {
+function throttled(work: () => Promise<unknown>): () => Promise<void> {
   let dueAt = 0
   return async () => {
     const start = performance.now()
