@@ -14,7 +14,8 @@ import { readTopicTerms, readTrigger, type TopicTerms, type Trigger } from './to
 
 export const SUBSCRIPTION = 'Subscription'
 
-export type ChangeKind = 'create' | 'update' | 'delete'
+export const CHANGE_KINDS = ['create', 'update', 'delete'] as const
+export type ChangeKind = (typeof CHANGE_KINDS)[number]
 
 /** Columns hold a change by its first letter. */
 export const CHANGES_BY_LETTER = { c: 'create', u: 'update', d: 'delete' } as const
@@ -67,7 +68,6 @@ const EXEMPT_FROM_PRE_COMMIT: ReadonlySet<string> = new Set([
   'Bot',
   'Subscription',
 ])
-const CHANGES: ReadonlySet<string> = new Set(['create', 'update', 'delete'])
 const MOST_ATTEMPTS = 18
 const ATTEMPTS = 4
 const SUCCESS_CODES = 'subscription-success-codes'
@@ -164,11 +164,11 @@ function readChanges(subscription: Resource): ReadonlySet<ChangeKind> {
     if (isChange(valueCode)) return valueCode
     throw badRequest('An interaction must be create, update or delete', `${path}.valueCode`)
   })
-  return new Set(changes.length === 0 ? ['create', 'update', 'delete'] : changes)
+  return new Set(changes.length === 0 ? CHANGE_KINDS : changes)
 }
 
 function isChange(value: unknown): value is ChangeKind {
-  return typeof value === 'string' && CHANGES.has(value)
+  return CHANGE_KINDS.some((kind) => kind === value)
 }
 
 function readExpression(subscription: Resource): CompiledPath | undefined {
