@@ -10,7 +10,7 @@ import {
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrInsert } from '../core/cache.ts'
 import {
   forbidden,
   HttpError,
@@ -186,7 +186,8 @@ async function begin(
   }
   const isIntrospection = asksForTypes(prepared, operation)
   if (isIntrospection && !mayIntrospect(context)) {
-    return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), serving.form)
+    const text = JSON.stringify({ errors: [{ message: forbidden().message }] })
+    return respond(403, text, serving.form)
   }
   const tooMuch = checkWeight(context, measureOperation(prepared.fragments, operation, variables))
   if (tooMuch.length > 0) return tooMuch
@@ -322,8 +323,9 @@ const unpack = promisify(gunzip)
 async function packed(key: string, make: () => Promise<string>): Promise<Buffer> {
   const known = cached.get(key)
   if (known !== undefined) return known
-  const answer = running.get(key) ?? make().then((text) => pack(text, { level: LEVEL }))
-  running.set(key, answer)
+  const answer = getOrInsert(running, key, () =>
+    make().then((text) => pack(text, { level: LEVEL })),
+  )
   try {
     const made = await answer
     cached.set(key, made)

@@ -15,12 +15,12 @@ export interface ConceptNode {
 
 export interface ConceptIndex {
   readonly nodes: ReadonlyMap<string, ConceptNode>
-  readonly fold: (code: string) => string
+  readonly fold: Fold
 }
 
 /** Children are nested, or linked by the properties `parent`, `child`, `subsumedBy`. */
 export async function indexConcepts(codeSystem: CodeSystem): Promise<ConceptIndex> {
-  const fold = codeSystem.caseSensitive === false ? lower : same
+  const fold = folding(codeSystem)
   const nodes = new Map<string, Draft>()
   await forEachYielding(nested(codeSystem.concept ?? [], undefined), ({ concept, parent }) => {
     nodes.set(fold(concept.code), toDraft(concept, parent))
@@ -45,8 +45,15 @@ function distinct(codes: string[]): string[] {
   return codes.length < 2 ? codes : [...new Set(codes)]
 }
 
-const same = (code: string) => code
-const lower = (code: string) => code.toLowerCase()
+export type Fold = (code: string) => string
+
+export const lower: Fold = (code) => code.toLowerCase()
+const same: Fold = (code) => code
+
+/** Returns the form in which codes of a system are compared. */
+export function folding(codeSystem: CodeSystem | undefined): Fold {
+  return codeSystem?.caseSensitive === false ? lower : same
+}
 
 interface Nested {
   readonly concept: Concept

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { Cache } from '../core/cache.ts'
+import { Cache, getOrInsert } from '../core/cache.ts'
 import { tooCostly } from '../core/errors.ts'
 import { canonicalUrl, canonicalVersion, chosen, type Resource } from '../fhir/resource.ts'
 import {
@@ -63,12 +63,10 @@ export function openTerminology(services: Services, principal: Principal): Termi
   const found = new Map<string, Promise<Resource | undefined>>()
   const sources = new Map<string, Promise<CodeSource | undefined>>()
 
-  const stored = (kind: Kind, canonical: string) => {
-    const key = `${kind} ${canonical}`
-    const known = found.get(key) ?? findStored(services, principal, kind, canonical)
-    found.set(key, known)
-    return known
-  }
+  const stored = (kind: Kind, canonical: string) =>
+    getOrInsert(found, `${kind} ${canonical}`, () =>
+      findStored(services, principal, kind, canonical),
+    )
 
   const publishedSource = (canonical: string): CodeSource | undefined => {
     const core = ofVersion(coreCodeSystem(canonicalUrl(canonical)), canonical)
@@ -94,11 +92,7 @@ export function openTerminology(services: Services, principal: Principal): Termi
 
   return {
     toCodeSource,
-    codeSystem(canonical) {
-      const known = sources.get(canonical) ?? codeSystem(canonical)
-      sources.set(canonical, known)
-      return known
-    },
+    codeSystem: (canonical) => getOrInsert(sources, canonical, () => codeSystem(canonical)),
     async valueSet(canonical) {
       const resource = await stored('ValueSet', canonical)
       const core = ofVersion(coreValueSet(canonicalUrl(canonical)), canonical)
@@ -194,19 +188,13 @@ async function importOwner(
 /** By the parsed CodeSystem: a policy may hide parts of it from one caller, so callers do not share an index. */
 const indexes = new WeakMap<CodeSystem, Promise<ConceptIndex>>()
 
-function indexOnce(codeSystem: CodeSystem): Promise<ConceptIndex> {
-  const index = indexes.get(codeSystem) ?? indexConcepts(codeSystem)
-  indexes.set(codeSystem, index)
-  return index
-}
-
 function sourceFrom(
   { repository }: Services,
   codeSystem: CodeSystem,
   owner: number | undefined,
 ): CodeSource {
   const ignoresCase = codeSystem.caseSensitive === false
-  const index = () => indexOnce(codeSystem)
+  const index = () => getOrInsert(indexes, codeSystem, () => indexConcepts(codeSystem))
   return {
     codeSystem,
     hasConcepts: owner !== undefined || (codeSystem.concept ?? []).length > 0,

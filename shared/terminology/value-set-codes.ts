@@ -5,7 +5,7 @@
  */
 import { tooCostly } from '../core/errors.ts'
 import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
-import type { ConceptNode } from './concept-index.ts'
+import { type ConceptNode, type Fold, folding, lower } from './concept-index.ts'
 import { isAbstract, isInactive, rankConcepts } from './concepts.ts'
 import { type CodeSource, fitsVersion } from './find.ts'
 import {
@@ -161,16 +161,6 @@ async function expandSystem(
 
 function isWanted(code: Code, { activeOnly, selectableOnly }: ExpansionOptions): boolean {
   return !(activeOnly && code.isInactive) && !(selectableOnly && code.isAbstract)
-}
-
-type Fold = (code: string) => string
-
-const lower: Fold = (code) => code.toLowerCase()
-const same: Fold = (code) => code
-
-/** Returns the form in which codes of a system are compared. */
-function folding(codeSystem: CodeSystem | undefined): Fold {
-  return codeSystem?.caseSensitive === false ? lower : same
 }
 
 /** Returns the given codes covered by an include without a concept list, in the client's spelling. */

@@ -2,6 +2,7 @@
 
 import { allSql } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
+import { getOrInsert } from '../../core/cache.ts'
 import { issue } from '../../core/errors.ts'
 import { uuidFromBytes } from '../../core/uuid.ts'
 import { isResourceType, storedParameters, typeName, typeNumber } from '../../fhir/definitions.ts'
@@ -135,9 +136,9 @@ function targetFilter(store: StoreContext, principal: Principal, job: PlannedJob
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
     for (const [type, some] of Map.groupBy(parsed, (one) => one.type)) {
       if (!types.has(type)) continue
-      const selected = selections.get(type) ?? selectType(store, principal, type, job)
-      selections.set(type, selected)
-      const selection = await selected
+      const selection = await getOrInsert(selections, type, () =>
+        selectType(store, principal, type, job),
+      )
       if (selection === undefined) continue
       const rowIds = new Map(some.map(({ id }) => [store.keys.rowId(type, id), `${type}/${id}`]))
       const ids = [...rowIds.keys()]

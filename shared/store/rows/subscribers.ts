@@ -7,7 +7,7 @@ import {
   SUBSCRIPTION,
   type SubscriptionTerms,
 } from '../../access/subscription.ts'
-import { Cache } from '../../core/cache.ts'
+import { Cache, getOrInsert } from '../../core/cache.ts'
 import { HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
@@ -125,10 +125,9 @@ export function createWatchers(): Watchers {
             })
       if (row === undefined || row.content === null) return undefined
       const key = `${row.project} ${row.id} ${row.ver} ${own?.stamp ?? ''}`
-      const known = made.get(key) ?? { watcher: readWatcher(row, own) }
-      made.set(key, known)
-      const { ends } = known.watcher?.terms ?? {}
-      return ends !== undefined && ends <= time ? undefined : known.watcher
+      const { watcher } = getOrInsert(made, key, () => ({ watcher: readWatcher(row, own) }))
+      const { ends } = watcher?.terms ?? {}
+      return ends !== undefined && ends <= time ? undefined : watcher
     },
   }
 }
