@@ -59,7 +59,7 @@ export async function readLogin(
 }
 
 /**
- * Runs a transition under the lock of the Login and stores its result. Errors: those that `refuse` makes of problems.
+ * Runs a transition under the lock of the Login and stores its result. Errors: the result of `refuse` for a problem.
  */
 export async function changeLogin(
   { repository }: Pick<Services, 'repository'>,

@@ -21,7 +21,7 @@ export function nextTurn(): Promise<void> {
 /** Returns undefined while this turn is young and no caller waits, otherwise `nextTurn()`. */
 export function yieldTurn(): Promise<void> | undefined {
   if (waiting > 0 || isGiven || !isYoung()) return nextTurn()
-  // Other callers in this callback must queue behind it until the clock is read again.
+  // Other callers in this callback must queue after it until the clock is read again.
   isGiven = true
   queueMicrotask(endOfCallback)
   return undefined

@@ -126,7 +126,7 @@ function formatPath(levels: readonly Level[]): string {
   return parts.join('').replace(/^\./, '')
 }
 
-/** The place behind the value that begins at `from`; the end of a text that breaks off in it. */
+/** Returns the place after the value that begins at `from`; the end of a text that is cut off in it. */
 function valueEnd(text: string, from: number): number {
   // A read of it in each turn of the loop would be a call, as texts are of several kinds.
   const { length } = text

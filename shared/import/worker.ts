@@ -231,7 +231,7 @@ async function requireImportCaller(services: Services, part: LeasedImportPart): 
   throw new LeaseLost()
 }
 
-/** Skips lines that are already committed behind uncommitted ones. */
+/** Skips lines after uncommitted ones that are already committed. */
 function uncommittedLines(
   lines: readonly ImportLine[],
   { done }: LeasedImportPart,

@@ -57,7 +57,7 @@ export function mayUseOwnServer({ project, message }: StoredMail): boolean {
 export interface MailAttachment {
   readonly filename?: string
   readonly contentType?: string
-  /** By which the HTML shows it: `<img src="cid:logo">`. */
+  /** Id in the HTML: `<img src="cid:logo">`. */
   readonly cid?: string
   readonly content: string
 }

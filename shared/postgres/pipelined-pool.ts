@@ -22,7 +22,7 @@ interface PoolTransport {
 
 const LANES = 2
 const MOST_IN_FLIGHT = 8
-/** After this long without an answer, other statements stop waiting behind one. */
+/** After this long without an answer, other statements stop waiting for one. */
 export const STUCK_MS = 300
 
 interface Sent {

@@ -259,7 +259,7 @@ export class Queues implements LiveWorkers {
     }
   }
 
-  /** Adds a run behind the admissions of the same turn of the event loop; the commands of a turn are sent together. */
+  /** Adds a run after the admissions of the same turn of the event loop; the commands of a turn are sent together. */
   async #add(name: BotQueue, job: ExecuteJob, lane: number, { delayMs, waitsFor }: LineWait) {
     const { bots, lines } = this.#parts
     const priority = name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane

@@ -170,7 +170,7 @@ export type Route =
 export type FindRoute = (method: string, path: string) => Route
 
 // The words of the description of the API: a line for each call, by method and path. A field is written as
-// `type: meaning`, with `!` behind the type where it is required.
+// `type: meaning`, with `!` after the type where it is required.
 
 /**
  * `text` is any primitive with a JSON string; `reference` also accepts a Reference, `token` a search token, Coding or

@@ -217,7 +217,7 @@ interface Group {
   readonly submit: Submit
   readonly remove: (deletion: DeletionWrite) => Promise<readonly Deleted[]>
   /**
-   * Throws the first failure in their order, mapped by `failed`. `sent` runs behind the writes, before their answers.
+   * Throws the first failure in their order, mapped by `failed`. `sent` runs after the writes were sent, before their answers.
    */
   run<T>(pieces: readonly (() => Promise<T>)[], failed: Failed, sent: () => void): Promise<T[]>
 }
@@ -318,7 +318,7 @@ class StatementGroup implements Group {
     )
     const kinds = [
       () => this.#answerAll(removed, (calls) => this.#sendDeletions(calls)),
-      // Statements behind it see the patients that their rows inherit from.
+      // Later statements see the patients that their rows inherit from.
       () => this.#answerAll(givers, (calls) => this.#sendRows(calls)),
       () => this.#answerAll(others, (calls) => this.#sendRows(calls)),
       () =>
@@ -368,7 +368,7 @@ class StatementGroup implements Group {
       try {
         return await send(calls)
       } catch (error) {
-        // Statements behind a failed one are rejected with its error.
+        // Statements after a failed one are rejected with its error.
         const isEcho = error === this.#failure
         this.#hasFailed = true
         this.#failure ??= error

@@ -1,9 +1,10 @@
 /**
  * Writers, exports and moves on a database that is distributed by Project; docs/scale.md has the figures.
  *
- * `TEST_ONE_DATABASE=1 TEST_DATABASE_URL=<of a fresh database at Citus> npm test -- test/trials/distributed.ts` has writers
- * of two processes write while exports follow each other by `_since`, and then while the Project gets a part of the tables
- * of its own, which goes from one server to the other and back. `TRIAL_SECONDS` is how long each of the two takes. It ends when all acknowledged writes are there.
+ * `TEST_ONE_DATABASE=1 TEST_DATABASE_URL=<of a fresh database at Citus> npm test -- test/trials/distributed.ts` has two
+ * processes write while exports follow each other by `_since`, and then while the Project gets its own part of the tables,
+ * which moves from one server to the other and back. Each of the two takes `TRIAL_SECONDS`. All acknowledged writes must
+ * be stored at the end.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'

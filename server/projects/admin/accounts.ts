@@ -124,8 +124,8 @@ interface Invitation {
 }
 
 /**
- * Makes another link to set a password and mails it. Of people with accounts on the whole service, a mail is all that
- * a Project gets: the link would open their other Projects.
+ * Makes another link to set a password and mails it. A Project does not see the link of a person with an account on the
+ * whole service: it would open their other Projects.
  * Errors: 400 without an address, 403, 404, 409 for a password of this Project.
  */
 export async function inviteAgain(
@@ -198,7 +198,7 @@ export async function resetFactor(
   await notifyOwner(services, user, 'the second factor was removed')
 }
 
-/** Mails a link to set another password; the present one stays good. Errors: 400, 403, 404, 429. */
+/** Mails a link to set another password; the current one remains valid. Errors: 400, 403, 404, 429. */
 export async function mailReset(
   services: Services,
   caller: Principal,

@@ -1,4 +1,4 @@
-/** Export parts under renewed leases; after a crash another worker continues behind the last recorded block. */
+/** Export parts under renewed leases; after a crash another worker continues after the last recorded block. */
 
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import { endPartSql, isHeld, leasePart, type PartTable } from '../../jobs/part-queue.ts'

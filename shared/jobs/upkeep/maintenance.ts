@@ -184,7 +184,7 @@ function requireAdmin(principal: Principal, type: string): void {
   if (!isEnough) throw forbidden()
 }
 
-/** The one behind `from`; of a type, the next that has resources of it. */
+/** Returns the number of the Project after `from`; with a type, of the next that has such resources. */
 async function nextProject(
   { connection }: StoreContext,
   from: ReindexProgress | undefined,

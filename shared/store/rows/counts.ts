@@ -28,7 +28,7 @@ export class KnownCounts {
     max: CHARACTERS,
     size: (_, name) => name.length + ENTRY,
   })
-  /** All that ask in one turn share a look. */
+  /** Callers in one turn share a check. */
   readonly #look: (ask: 'now') => Promise<string | null>
 
   constructor(primary: Connection) {

@@ -252,7 +252,7 @@ export type Submitted =
 export async function submit(store: StoreContext, prepared: Prepared): Promise<Submitted> {
   const { write, references } = prepared
   const { resourceType: type } = prepared.resource
-  // A statement behind the writes checks them, before the writes are answered.
+  // The next statement checks them, before the writes are answered.
   store.deferred?.push(...references)
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'

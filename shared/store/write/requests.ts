@@ -157,7 +157,7 @@ export async function claimRequest(
   return (await readRequest(database, { id, body })) ?? { kind: 'running' }
 }
 
-/** Locks a key until the transaction ends, also by a crash. One round trip: the row is read behind the lock. */
+/** Locks a key until the transaction ends, also by a crash. One round trip: the row is read after the lock. */
 export async function holdRequest(connection: Connection, once: IdempotencyKey): Promise<Found> {
   const [[lock], found] = await Promise.all([
     connection.query<{ held: boolean }>({

@@ -33,8 +33,8 @@ const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
 }
 
 /**
- * A truth value where GraphQL wants a String is quoted, fields of a union are put into a fragment, and what decides of
- * a directive must have a value.
+ * A Boolean where GraphQL requires a String is quoted, fields of a union are put into a fragment, and the condition of a
+ * directive gets a value.
  */
 const LEGAL: readonly (readonly [RegExp, string])[] = [
   [/active : true/, 'active: "true"'],

@@ -1,4 +1,4 @@
-/** A member reads the secrets of its own client, or of a client that its bot runs as, from the details of a session. */
+/** A member cannot read the secrets of its client, or of a client that its bot runs as, from session details. */
 import t, { type Test } from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
