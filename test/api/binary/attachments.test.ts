@@ -123,7 +123,7 @@ t.test('reads all Binaries of a page with one statement and signs each once', as
   t.ok(batch.body.entry.every(({ resource }) => resource.content.url.startsWith(baseUrl)))
 })
 
-t.test('a read without attachments stays one statement', async (t) => {
+t.test('a read without attachments takes one statement', async (t) => {
   const { id } = await admin.create(aPatient())
   const media = await create('https://example.org/picture.png')
   for (const path of [`Patient/${id}`, `Media/${media.id}`]) {
@@ -203,7 +203,7 @@ t.test('accepts a signed URL without a token and rejects altered ones', async (t
   }
 })
 
-t.test('an address that has expired is gone, one of a lost project not found', async (t) => {
+t.test('returns 410 for an expired address and 404 for one of a lost project', async (t) => {
   const { id } = await upload(admin, 'one', 'text/plain')
   const [key] = botica.services.tokens.keys.keys
   const signed = (project: string, expires: number) => {

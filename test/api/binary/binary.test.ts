@@ -202,7 +202,7 @@ t.test('never runs HTML or SVG in the service’s origin', async (t) => {
   }
 })
 
-t.test('a change of the content is a new version; the old one stays', async (t) => {
+t.test('a change of the content creates a version and keeps the old one', async (t) => {
   const { id } = await upload(admin, 'one', 'text/plain', '?_filename=a.txt')
   const put = await admin.put<Binary>(`Binary/${id}`, 'two', { 'Content-Type': 'text/csv' })
   t.equal(put.status, 200)
@@ -260,7 +260,7 @@ t.test('Binaries of a bundle keep their content in the storage', async (t) => {
   }
 })
 
-t.test('a Binary cannot be searched, so neither by a condition', async (t) => {
+t.test('rejects searches and conditions on Binary', async (t) => {
   t.equal((await admin.get('Binary?_id=1')).status, 400)
   const condition = { 'Content-Type': 'text/plain', 'If-None-Exist': '_id=1' }
   t.match((await admin.post('Binary', 'x', condition)).text, /Cannot search on Binary/)

@@ -57,7 +57,7 @@ t.test('makes an address that takes new content once', async (t) => {
   t.equal(await readBinary(id), 'second')
 })
 
-t.test('an upload has the present rights of the caller', async (t) => {
+t.test('an upload uses the current rights of the caller', async (t) => {
   const { id = '' } = await upload(admin, Buffer.from('first'), 'text/plain')
   const reader = await memberUnder(botica, {
     entries: [{ resourceType: 'Binary', readonly: true }],

@@ -12,7 +12,7 @@ const empty = await upload(admin, '', 'text/plain')
 const ask = (path: string, headers: Record<string, string>, method = 'GET') =>
   download(botica, path, admin, { headers, method })
 
-t.test('one range is answered with its part', async (t) => {
+t.test('answers one range with its part', async (t) => {
   const ranges: readonly [string, number, number][] = [
     ['bytes=0-0', 0, 0],
     ['bytes=0-99', 0, 99],

@@ -93,7 +93,7 @@ t.test('an EHR lists and calls services with the JWTs that it signs', async (t) 
   t.not((await post(await sign(`${path}/feedback`), `${path}/feedback`, feedback)).status, 401)
 })
 
-t.test('a large call works as well', async (t) => {
+t.test('answers a large call', async (t) => {
   const path = `${own}/${bot}`
   const extension = { note: 'x'.repeat(20_000) }
   const called = await post(await sign(path), path, { ...call, extension })
@@ -131,7 +131,7 @@ t.test(
   },
 )
 
-t.test('a JWT opens nothing but the services of its project', async (t) => {
+t.test('a JWT gives access only to the services of its project', async (t) => {
   const path = `${own}/${bot}`
   t.equal((await post(await sign('/cds-services'), `/cds-services/${bot}`, call)).status, 401)
   for (const place of ['fhir/R4/Patient', 'auth/me', 'mcp']) {

@@ -36,6 +36,6 @@ for (const page of ['/docs/none', '/docs/guides/none', '/docs/a/b/c/d/e']) {
   })
 }
 
-t.test('the page of the API stays', async (t) => {
+t.test('the API page keeps its address', async (t) => {
   t.match(await anonymous.get('/docs/api', HTML), { status: 200, text: /swagger-ui/ })
 })

@@ -151,7 +151,7 @@ t.test('rejects invalid input as plain JSON, too', async (t) => {
   })
 })
 
-t.test('there is no $evaluate-measure', async (t) => {
+t.test('does not offer $evaluate-measure', async (t) => {
   t.equal((await admin.get(`Measure/${patient.id}/$evaluate-measure`)).status, 404)
   t.notMatch((await admin.get('metadata')).text, /evaluate-measure/)
 })

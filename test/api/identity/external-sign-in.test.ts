@@ -217,7 +217,7 @@ t.test('the people of a domain are sent to its provider and come back with a cod
   t.equal((await anonymous.get('/auth/external?code=x&state=nonsense')).status, 400)
 })
 
-t.test('a provider that wants PKCE is given the verifier of its challenge, once', async (t) => {
+t.test('sends a provider the PKCE verifier of its challenge once', async (t) => {
   const domain = `d${randomUUID()}.example`
   const wanting = { ...identityProvider, usePkce: true }
   await superAdmin.create({

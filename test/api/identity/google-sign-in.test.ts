@@ -83,7 +83,7 @@ t.test('rejects every invalid credential', async (t) => {
   t.match(await signIn(nobody, { createUser: true }), failure('Registration is disabled'))
 })
 
-t.test('a Project that wants Google lets its people in by the client of its site', async (t) => {
+t.test('a Project that requires Google sign-in accepts the client of its site', async (t) => {
   const tenant = await botica.createTenant()
   const googleClientId = `site-${tenant.project.id}.apps.googleusercontent.com`
   const path = `Project/${tenant.project.id}`
@@ -137,7 +137,7 @@ t.test(
   },
 )
 
-t.test('a stranger may register by Google where patients may', async (t) => {
+t.test('a new user can register with Google where patients can', async (t) => {
   const tenant = await botica.createTenant()
   const policy = await tenant.admin.create({
     resourceType: 'AccessPolicy',

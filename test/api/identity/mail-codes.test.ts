@@ -125,7 +125,7 @@ t.test('a code is stored as a slow hash, for ten minutes', async (t) => {
   t.equal((await verify(login, code)).status, 400)
 })
 
-t.test('a code is good for its own sign-in, and only the newest', async (t) => {
+t.test('accepts only the newest code, and only for its sign-in', async (t) => {
   const person = await aMember()
   const [first, second] = [await logIn(person), await logIn(person)]
   await send(first.login)

@@ -131,7 +131,7 @@ t.test('a client without PKCE proves itself by its secret', async (t) => {
   t.equal((await grant(code, { ...form, client_secret: 'of the one without' })).status, 200)
 })
 
-t.test('the address of a code is the one it was asked for', async (t) => {
+t.test('requires the redirect address that the code was issued for', async (t) => {
   const code = await aCode({ redirectUri })
   await refused(t, grant(code), { error: 'invalid_grant', description: 'Invalid redirect_uri' })
   const evil = { redirect_uri: `${redirectUri}/../evil` }
@@ -264,7 +264,7 @@ t.test('neither a membership that is gone nor a super admin is refreshed', async
   t.equal(root.body.refresh_token, undefined)
 })
 
-t.test('a forged login id leads nowhere', async (t) => {
+t.test('rejects a forged login id', async (t) => {
   const id = randomUUID().replaceAll('-', '')
   const code = Buffer.from(id + 'ab'.repeat(32), 'hex').toString('base64url')
   await refused(t, grant(code), { error: 'invalid_grant', description: 'Invalid code' })

@@ -106,7 +106,7 @@ t.test('sends all other errors to the app', async (t) => {
   t.equal(fine.url?.pathname, '/oauth')
 })
 
-t.test('a session answers without a page, to its own client and while it is young', async (t) => {
+t.test('a recent session answers its client without a page', async (t) => {
   const { cookie, id_token } = await requestTokens()
   t.match(cookie, new RegExp(`^medplum-${app.id}=.*HttpOnly`))
   const headers = { Cookie: cookie.split(';')[0] ?? '' }

@@ -45,7 +45,7 @@ const [few, many, none, usual] = [
   await botica.createTenant(),
 ]
 
-t.test('a Project may allow its callers less', async (t) => {
+t.test('a Project can lower the limits of its callers', async (t) => {
   t.ok((await refusals(few.admin, 'Patient?_count=0', 10)) >= 7)
   t.ok((await refusals(few.admin, '/auth/mfa/status', 10)) >= 8)
   const refused = await inOneMinute(async () => {

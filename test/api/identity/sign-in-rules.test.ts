@@ -53,7 +53,7 @@ t.test('a person signs in from allowed addresses only, and refreshes from there'
   t.match(await askToken(baseUrl, refresh), denied)
 })
 
-t.test('a client gets no token from elsewhere', async (t) => {
+t.test('rejects a client at an address that its policy does not allow', async (t) => {
   const policy = await aPolicy([nowhere])
   const reference = `AccessPolicy/${policy.id}`
   const made = await admin.post<{ id: string; secret: string }>(
@@ -74,7 +74,7 @@ t.test('denies sign-in to members whose policy was deleted', async (t) => {
   })
 })
 
-t.test('a profile that is gone, a membership that rests', async (t) => {
+t.test('rejects a sign-in with a deleted profile or an inactive membership', async (t) => {
   const gone = await aPerson(services, project)
   t.equal((await admin.del(`Practitioner/${gone.profile.id}`)).status, 200)
   services.principals.forget()
@@ -89,7 +89,7 @@ t.test('a profile that is gone, a membership that rests', async (t) => {
   })
 })
 
-t.test('a client takes people from its own origins', async (t) => {
+t.test('a client accepts sign-ins from its own origins', async (t) => {
   const app = await admin.create({
     resourceType: 'ClientApplication',
     name: 'App',
@@ -109,7 +109,7 @@ t.test('a client takes people from its own origins', async (t) => {
   })
 })
 
-t.test('a project may want Google', async (t) => {
+t.test('a project can require Google sign-in', async (t) => {
   const tenant = await botica.createTenant()
   const path = `Project/${tenant.project.id}`
   const { body } = await superAdmin.get(path)

@@ -154,7 +154,7 @@ t.test('one of several memberships is chosen, once, and only an own one', async 
   })
 })
 
-t.test('a password is guessed five times, then the account rests', async (t) => {
+t.test('pauses an account after five wrong passwords', async (t) => {
   const { email } = await aPerson(services, project)
   for (let i = 0; i < 5; i++) t.equal((await logIn({ email, password: `wrong ${i}` })).status, 400)
   const refused = await logIn({ email, password: PASSWORD })

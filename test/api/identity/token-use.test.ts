@@ -40,7 +40,7 @@ t.test('Basic credentials open the API without a token', async (t) => {
   t.equal((await botica.anonymous.get('/auth/me', { Authorization: 'Basic !' })).status, 401)
 })
 
-t.test('no token, a broken one and a foreign one are 401 with a challenge', async (t) => {
+t.test('rejects a missing, invalid or foreign token with 401 and a challenge', async (t) => {
   const none = await botica.anonymous.get('Patient/1')
   t.match(none, { status: 401, body: { id: 'unauthorized', issue: [{ code: 'login' }] } })
   t.equal(none.headers.get('www-authenticate'), `Bearer realm="${services.config.baseUrl}"`)

@@ -74,7 +74,7 @@ t.test('a link for an account of the whole service is only mailed', async (t) =>
   t.match(await inviteAgain(member.id, { sendEmail: false }), { status: 400 })
 })
 
-t.test('sign-ins to other projects stay unknown', async (t) => {
+t.test('does not reveal sign-ins to other projects', async (t) => {
   const other = await botica.createTenant()
   const away = await aPerson(services, other.project)
   const { membership } = await aPerson(services, project, { user: away.user })

@@ -182,7 +182,7 @@ t.test('creates nothing for a client with an unknown policy', async (t) => {
   t.notOk(names.includes(name))
 })
 
-t.test('a policy of another Project does not exist here', async (t) => {
+t.test('rejects a policy of another Project', async (t) => {
   const foreign = await repository.create(system, {
     resourceType: 'AccessPolicy',
     meta: { project: (await botica.createTenant()).project.id },

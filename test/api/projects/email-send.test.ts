@@ -125,7 +125,7 @@ t.test('rejects invalid mails', async (t) => {
   t.same(await mailsTo(services, to), [])
 })
 
-t.test('it takes an admin, the feature, and at most a thousand mails an hour', async (t) => {
+t.test('requires an admin and the feature, and allows 1000 mails an hour', async (t) => {
   const to = anEmail()
   const { client } = await botica.createMember()
   t.equal((await send({ to }, client)).status, 403)

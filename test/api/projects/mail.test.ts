@@ -61,7 +61,7 @@ t.test('an invite reaches the mail server as plain text and HTML', async (t) => 
   await until(async () => (await keptFor(email)) === undefined, SECONDS)
 })
 
-t.test('a mail that is not taken now is sent later, under the same id', async (t) => {
+t.test('sends a mail later with the same id after a temporary rejection', async (t) => {
   const email = anEmail()
   smtp.refuse = (to) => (to.includes(email) ? 451 : undefined)
   await invite(admin, projectId, { email })
@@ -110,7 +110,7 @@ t.test('does not retry permanent errors and writes an AuditEvent', async (t) => 
   t.equal((await admin.get('/admin/super/mails')).status, 403)
 })
 
-t.test('without a mail server mails stay in the outbox', async (t) => {
+t.test('keeps mails in the outbox without a mail server', async (t) => {
   const other = await openBotica(t, {
     worker: true,
     env: { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: 'bots-sync,mail' },

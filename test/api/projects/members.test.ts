@@ -198,7 +198,7 @@ t.test('ends access within five seconds of removal; keeps user and profile', asy
   t.equal((await admin.get(`ClientApplication/${id}`)).status, 200)
 })
 
-t.test('an inactive member is out, and back when active again', async (t) => {
+t.test('rejects an inactive member until it is active again', async (t) => {
   const { id, client } = await botica.createMember({}, projectId)
   const found = await admin.get<Page>(`ProjectMembership?profile=ClientApplication/${id}`)
   const path = memberPath(found.body.entry?.[0]?.resource.id ?? '')
@@ -208,7 +208,7 @@ t.test('an inactive member is out, and back when active again', async (t) => {
   t.equal((await client.get('Patient')).status, 200)
 })
 
-t.test('the owner of a project stays its member', async (t) => {
+t.test('rejects removing the owner of a project', async (t) => {
   const owned = await superAdmin.post<Membership>('Project/$init', {
     resourceType: 'Parameters',
     parameter: [
@@ -228,7 +228,7 @@ t.test('the owner of a project stays its member', async (t) => {
   t.match(await superAdmin.del(`ProjectMembership/${id}`), refused)
 })
 
-t.test('the owner of a project stays an active member', async (t) => {
+t.test('rejects deactivating the owner of a project', async (t) => {
   const { admin: colleague, project } = await botica.createTenant()
   const { body: owner } = await invite(colleague, project.id, { email: anEmail(), admin: true })
   const setOwner = async (value: object) => {
@@ -266,7 +266,7 @@ t.test('the owner of a project stays an active member', async (t) => {
   t.equal((await colleague.patch(path, change)).status, 200)
 })
 
-t.test('a policy that a membership uses stays', async (t) => {
+t.test('rejects the deletion of a policy that a membership uses', async (t) => {
   const policy = await admin.create({ resourceType: 'AccessPolicy', name: 'In use' })
   const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
   const member = await aMember({ membership: { access: [{ policy: accessPolicy }] } })

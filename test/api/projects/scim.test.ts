@@ -283,7 +283,7 @@ t.test('a deleted profile has no name to change, unless the User is of the proje
   t.match(await admin.put(`${USERS}/${id}`, changed, scim), mutability)
 })
 
-t.test('the type of a user stays', async (t) => {
+t.test('rejects changes of the type of a user', async (t) => {
   const email = anEmail()
   const { id } = (await post(aUser(email))).body
   const path = `${USERS}/${id}`

@@ -129,7 +129,7 @@ t.test('a Bot cannot replace the code of another', async (t) => {
   t.equal((await execute(admin, victim)).body, 1)
 })
 
-t.test('a Bot reaches the hosts that it names, and no other', async (t) => {
+t.test('a Bot can reach only the hosts it names', async (t) => {
   const other = await aTarget()
   const redirecting = await aTarget(`http://127.0.0.1:${other.port}/stolen`)
   const own = await aTarget()
@@ -183,7 +183,7 @@ t.test('a Bot has no web sockets', async (t) => {
   t.match((await execute(admin, id)).text, /Bots cannot open web sockets/)
 })
 
-t.test('a Bot sends nothing to hosts that it does not name by the service', async (t) => {
+t.test('the service sends nothing for a Bot to hosts it does not name', async (t) => {
   const agent = await admin.create({
     resourceType: 'Agent',
     name: 'hospital',

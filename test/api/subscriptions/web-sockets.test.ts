@@ -154,7 +154,7 @@ t.test('the binding token comes with its types, by GET and POST', async (t) => {
   t.equal((await botica.anonymous.get(path, { Authorization })).status, 200)
 })
 
-t.test('a bound socket hears its events in order, until it unbinds', async (t) => {
+t.test('a bound socket receives its events in order until it unbinds', async (t) => {
   const socket = await openSocket(t, url)
   socket.say({ type: 'ping' })
   t.same(await socket.heard(), { type: 'pong' })

@@ -134,7 +134,7 @@ t.test('a value set that is stored as an expansion is its list', async (t) => {
   t.match(valid.body, { parameter: [{ valueBoolean: true }, { valueString: 'Dog' }] })
 })
 
-t.test('a text finds words by their beginning, the best first', async (t) => {
+t.test('finds words by their beginnings, best matches first', async (t) => {
   const filter = (text: string) => [{ name: 'filter', valueString: text }]
   const all = { include: [{ system: animals }] }
   t.same(await expandCodes(all, filter('CAT')), ['cat', 'siam'])

@@ -303,7 +303,7 @@ t.test('supplements add names to the concepts of a system', async (t) => {
   t.same(await designations(text('designation', 'urn:use|short')), ['rouge'])
 })
 
-t.test('a code that its system does not have is in no value set', async (t) => {
+t.test('a code unknown to its system is in no value set', async (t) => {
   const concept = [{ code: 'red' }, { code: 'pink' }]
   await valueSet('listed', { system: SYSTEM, concept })
   t.match(await expanded('listed'), [{ code: 'red' }])

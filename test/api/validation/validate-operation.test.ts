@@ -106,7 +106,7 @@ t.test('reports violations of the write rules of the type as errors', async (t) 
   }
 })
 
-t.test('an unknown profile is a warning, one that was asked for an error', async (t) => {
+t.test('warns of an unknown profile and rejects a requested one', async (t) => {
   const profile = 'http://example.org/nobodys'
   const claimed = await post('Patient/$validate', aPatient({ meta: { profile: [profile] } }))
   t.equal(claimed.status, 200)

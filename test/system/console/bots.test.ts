@@ -147,7 +147,7 @@ t.test('code that others deployed meanwhile is not overwritten unseen', async (t
   await until(async () => Reflect.has(await run(), 'mine'), 60_000)
 })
 
-t.test('code that is typed while a deployment runs stays in the editor', async (t) => {
+t.test('keeps code typed during a deployment', async (t) => {
   const [, , , id] = (await page.value<string>('location.pathname')).split('/')
   await page.goto(`${baseUrl}console/bots/${id}`)
   await page.shows(`document.querySelector('${CODE}')?.textContent.includes('mine: true')`)

@@ -29,7 +29,7 @@ t.test(
   },
 )
 
-t.test('a browser is led to it, a program is answered as before', async (t) => {
+t.test('redirects browsers to the console and answers programs', async (t) => {
   const browser = await fetch(baseUrl, { headers: html, redirect: 'manual' })
   t.equal(browser.status, 302)
   t.equal(browser.headers.get('location'), '/console')

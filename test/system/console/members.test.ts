@@ -220,7 +220,7 @@ t.test('typed rights and clients do not overwrite those saved meanwhile', async 
   t.match((await admin.get(clientPath)).body, { description })
 })
 
-t.test('text that is typed while a save runs stays in the form', async (t) => {
+t.test('keeps text typed during a save', async (t) => {
   const { id } = await first('ClientApplication?name=Big')
   const field = `document.querySelector('input[name=name]')`
   const isSaved = `!${field}.form.querySelector('[data-loading]')`

@@ -104,7 +104,7 @@ t.test('a person signs in on the page and the app gets its tokens', async (t) =>
   )
 })
 
-t.test('an existing session asks for no password, unless the app wants it', async (t) => {
+t.test('a session needs no password unless the app requires it', async (t) => {
   const { verifier, asked } = pkce()
   const parameters = {
     scope: 'openid',

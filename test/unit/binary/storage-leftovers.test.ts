@@ -22,7 +22,7 @@ const disk = await openStorage({ storageUrl: `file:${folder}`, maxUploadBytes: 1
 const DAY_MS = 24 * 3600 * 1000
 const content = () => Readable.from([Buffer.from('content')])
 
-t.test('a folder goes with its last file', async (t) => {
+t.test('removes a folder with its last file', async (t) => {
   await disk.put('exports/project/job/1-1-0', content())
   await disk.put('exports/project/job/1-1-1', content())
   await disk.put('exports/other/job/1-1-0', content())
@@ -37,7 +37,7 @@ t.test('a folder goes with its last file', async (t) => {
   await disk.delete('exports/other/job/1-1-0')
 })
 
-t.test('a file is kept although its folder goes at that moment', async (t) => {
+t.test('keeps a file whose folder is removed at the same time', async (t) => {
   const keys = Array.from({ length: 200 }, (_, i) => `exports/project/${i % 2}/${i}`)
   await Promise.all(
     keys.map(async (key, i) => {

@@ -147,7 +147,7 @@ t.test('no imports go in a circle, types included', (t) => {
   t.end()
 })
 
-t.test('a package is imported in its own place alone', (t) => {
+t.test('imports each package only in its own places', (t) => {
   const wrong = named.filter(({ from, to }) => PACKAGES.get(to)?.test(from) === false)
   t.same(wrong.map(line), [])
   t.end()

@@ -173,7 +173,7 @@ t.test('a hundred warnings do not hide an error behind them', async (t) => {
   t.match(issues[99], { severity: 'error', expression: ['Patient.x'] })
 })
 
-t.test('a code has single blanks between its words, and a megabyte at most', async (t) => {
+t.test('a code has single spaces between words and at most 1 MB', async (t) => {
   const isCode = (gender: string) =>
     validate({ resourceType: 'Patient', gender }, { ...strict, takesCodes: true }).filter(
       ({ severity }) => severity === 'error',
