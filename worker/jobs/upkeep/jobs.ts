@@ -4,7 +4,7 @@
  */
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { system } from '../../../shared/access/project-context.ts'
-import { type FinishedJob, finishAsyncJob, isOver } from '../../../shared/bots/async-jobs.ts'
+import { type FinishedJob, finishAsyncJob, isJobFinished } from '../../../shared/bots/async-jobs.ts'
 import { allOk, forbidden, HttpError, isAbsent, LeaseLost } from '../../../shared/core/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
@@ -145,7 +145,7 @@ async function finish(
     return true
   } catch (error) {
     if (error instanceof LeaseLost) return false
-    if (!isOver(error)) throw error
+    if (!isJobFinished(error)) throw error
     return true
   }
 }
