@@ -120,8 +120,9 @@ async function enrolIn(
   const { resourceType, scope, email, profile: wanted } = enrollee
   const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   const home = await readProject(inside, project)
+  // Another Project may have a policy with the same id.
   const read = (references: readonly { type: string; id: string }[]) =>
-    inside.readMany(actor, references)
+    inside.readMany(systemPrincipal(project), references)
   const policies = memberPolicies(enrollee, home)
   await requirePolicies(read, project, policies, caller.isSuperAdmin)
   const chosen = wanted && (await profileIn(inside, project, wanted, resourceType))

@@ -4,8 +4,13 @@
  */
 import { randomBytes } from 'node:crypto'
 import { isSameSecret } from '../access/credentials/clients.ts'
-import { type Principal, servicePrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT, system } from '../access/project-context.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  servicePrincipal,
+  systemPrincipal,
+} from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, forbidden } from '../core/errors.ts'
 import {
@@ -84,13 +89,13 @@ interface NewClient {
   readonly accessPolicy?: Reference | undefined
 }
 
+/** `requireOwnPolicies` has checked the policy. */
 export async function createClient(
   repository: Repository,
   actor: Principal,
   home: TargetProject,
   { client, accessPolicy }: NewClient,
 ): Promise<WriteResult> {
-  await requireOwnPolicies(repository, home, accessPolicy)
   const written = await repository.create(actor, {
     ...client,
     resourceType: 'ClientApplication',
@@ -106,14 +111,13 @@ interface NewBot {
   readonly accessPolicy?: Reference | undefined
 }
 
-/** Creates a bot with its membership and template source, in the caller's transaction. */
+/** Like a client, with template source; in the caller's transaction. */
 export async function createBot(
   repository: Repository,
   actor: Principal,
   home: TargetProject,
   { bot, accessPolicy }: NewBot,
 ): Promise<WriteResult> {
-  await requireOwnPolicies(repository, home, accessPolicy)
   const source = await repository.create(actor, {
     resourceType: 'Binary',
     meta: { project: home.id },
@@ -135,15 +139,15 @@ export async function createBot(
   return written
 }
 
-/** Errors: 400 for a policy of another project. */
-async function requireOwnPolicies(
+/** Another Project may have a policy with the same id. Errors: 400 for a policy of another Project. */
+export async function requireOwnPolicies(
   repository: Repository,
-  home: TargetProject,
+  project: ProjectContext,
   accessPolicy: Reference | undefined,
 ): Promise<void> {
   const read = (references: readonly { type: string; id: string }[]) =>
-    repository.readMany(system, references)
-  await requirePolicies(read, home, { accessPolicy }, false)
+    repository.readMany(systemPrincipal(project), references)
+  await requirePolicies(read, project, { accessPolicy }, false)
 }
 
 interface Admitted {

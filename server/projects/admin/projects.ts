@@ -12,7 +12,12 @@ import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
 import { defined, Fields } from '../../../shared/projects/fields.ts'
 import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
-import { createBot, createClient, newProject } from '../../../shared/projects/provision.ts'
+import {
+  createBot,
+  createClient,
+  newProject,
+  requireOwnPolicies,
+} from '../../../shared/projects/provision.ts'
 import { changeAudited, givenFields } from '../../../shared/request/admin-audit.ts'
 import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/request/services.ts'
@@ -170,7 +175,10 @@ export async function addClient(
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
   const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   return await changeAudited(repository, caller, {
-    make: (inside) => createClient(inside, actor, project, { client, accessPolicy }),
+    make: async (inside) => {
+      await requireOwnPolicies(inside, project, accessPolicy)
+      return await createClient(inside, actor, project, { client, accessPolicy })
+    },
     record: ({ type, id }) => ({ project, interaction: 'create', target: `${type}/${id}` }),
   })
 }
@@ -203,7 +211,10 @@ export async function addBot(
   checkBot({ ...bot, resourceType: 'Bot' })
   const actor = servicePrincipal(SYSTEM_PROJECT, caller)
   return await changeAudited(repository, caller, {
-    make: (inside) => createBot(inside, actor, project, { bot, accessPolicy }),
+    make: async (inside) => {
+      await requireOwnPolicies(inside, project, accessPolicy)
+      return await createBot(inside, actor, project, { bot, accessPolicy })
+    },
     record: ({ type, id }) => ({ project, interaction: 'create', target: `${type}/${id}` }),
   })
 }

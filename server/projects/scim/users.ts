@@ -335,18 +335,27 @@ async function loadPeople(
   memberships: readonly Resource[],
 ): Promise<Person[]> {
   if (memberships.length === 0) return []
-  const references = memberships.map(({ user }) => targetIn(user) ?? { type: 'User', id: '-' })
-  const profiles = memberships.map(
-    ({ profile }) => targetIn(profile) ?? { type: 'Practitioner', id: '-' },
-  )
-  const asked = [...references, ...profiles]
-  const found = await services.repository.readMany(servicePrincipal(SYSTEM_PROJECT, caller), asked)
-  const resources = found.map((version) =>
-    version?.content === undefined ? undefined : parseVersion(version),
-  )
+  const read = async (reader: Principal, references: readonly unknown[]) => {
+    const asked = references.map((reference) => targetIn(reference) ?? { type: 'User', id: '-' })
+    const found = await services.repository.readMany(reader, asked)
+    return found.map((version) =>
+      version?.content === undefined ? undefined : parseVersion(version),
+    )
+  }
+  const [users, profiles] = await Promise.all([
+    read(
+      servicePrincipal(SYSTEM_PROJECT, caller),
+      memberships.map(({ user }) => user),
+    ),
+    // Another Project may have a profile with the same id.
+    read(
+      systemPrincipal(caller.project, 'project'),
+      memberships.map(({ profile }) => profile),
+    ),
+  ])
   return memberships.map((membership, i) => {
-    const user = resources[i] ?? { resourceType: 'User' }
-    const profile = resources[memberships.length + i]
+    const user = users[i] ?? { resourceType: 'User' }
+    const profile = profiles[i]
     // A Project must not learn the other names of a server-scoped User.
     const isOwn = projectOfUser(user) === caller.project.id
     return { membership, user, profile, name: isOwn ? toScimName(user) : profileName(profile) }

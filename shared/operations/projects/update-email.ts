@@ -54,13 +54,15 @@ export const updateEmail: Operation = {
     // Counted before the write: a refusal shows whether an address is registered.
     if (by === 'owner' && !(await allowLinkMail(services.redis, user))) throw tooManyRequests(3600)
     const actor = servicePrincipal(SYSTEM_PROJECT, principal)
+    const home = hasProfile ? await services.principals.project(projectId ?? '') : undefined
     const written = await services.repository.transaction(async (inside) => {
       const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
         ...current,
         // The owner has not yet verified the new address.
         ...(by === 'owner' ? { email, emailVerified: false } : newEmailChanges(current, email)),
       }))
-      if (hasProfile) await changeTelecom(inside, actor, user, email)
+      // Another Project may have a profile with the same id.
+      if (home) await changeTelecom(inside, servicePrincipal(home, principal), user, email)
       if (inputs.flag('skipEmailVerification') !== true) {
         const link = await createSecurityRequest(inside, actor, {
           type: 'verify-email',
