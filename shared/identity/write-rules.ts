@@ -34,7 +34,7 @@ import {
 } from '../store/rows/context.ts'
 import type { OwnParametersReader } from '../store/rows/custom-parameters.ts'
 import { parseVersion } from '../store/rows/rows.ts'
-import { checkGuarded, checkGuardedDeletion } from '../store/write/authorize.ts'
+import { checkGuarded, checkGuardedDeletion, readStored } from '../store/write/authorize.ts'
 import { type MembershipRows, readContext, readProfileMemberships } from './memberships.ts'
 import { compileRules } from './principals.ts'
 import { checkOwnerDeletion, checkOwnerStaysActive } from './project-owner.ts'
@@ -178,9 +178,7 @@ async function checkMembership(attempt: WriteAttempt): Promise<void> {
     throw badRequest('Cannot change profile', 'profile')
   }
   await checkOwnerStaysActive(attempt)
-  const projectId = referencedProject(kept) ?? ''
-  const { project } = principal
-  const home = projectId === project.id ? project : { id: projectId }
+  const home = { id: referencedProject(kept) ?? '' }
   const read = (references: readonly { type: string; id: string }[]) =>
     readMany(store, systemPrincipal(principal.project), references)
   await requirePolicies(read, home, kept, principal.isSuperAdmin)
@@ -246,19 +244,13 @@ async function isSharedBot(
   return !superAdmin && links.includes(home) && exportsType(other, 'Bot')
 }
 
-interface PolicyHome {
-  readonly id: string
-  /** Ids of Projects with usable policies. */
-  readonly links?: readonly string[]
-}
-
 /**
- * Requires policies of the membership's Project or a linked one. Only callers with access to all Projects learn that
- * a policy is in another. Errors: 400.
+ * Requires policies of the membership's Project: a session reads no others. Only callers with access to all Projects
+ * learn that a policy is in another. Errors: 400.
  */
 export async function requirePolicies(
   read: (references: readonly { type: string; id: string }[]) => ReturnType<Repository['readMany']>,
-  home: PolicyHome,
+  home: { readonly id: string },
   membership: Readonly<Record<string, unknown>>,
   seesAll: boolean,
 ): Promise<void> {
@@ -272,7 +264,7 @@ export async function requirePolicies(
   for (const [i, { reference, path }] of named.entries()) {
     const version = found[i]
     const place = version?.content === undefined ? undefined : parseVersion(version).meta?.project
-    if (place === home.id || (place !== undefined && home.links?.includes(place))) continue
+    if (place === home.id) continue
     const problem =
       seesAll && place !== undefined ? 'does not belong to this project' : 'does not exist'
     throw badRequest(`Access policy ${reference ?? 'without a reference'} ${problem}`, path)
@@ -294,21 +286,19 @@ function listPolicies(
   return [...older, ...newer]
 }
 
+/** Another Project may have a policy with the same id. Errors: 400. */
 async function requireUnused(store: StoreContext, principal: Principal, id: string): Promise<void> {
   const reference = `AccessPolicy/${id}`
-  const condition = equals('access-policy', 'reference', reference)
+  const stored = await readStored(store, principal, 'AccessPolicy', id)
+  const conditions = [
+    equals('access-policy', 'reference', reference),
+    equals('project', 'reference', `Project/${stored?.meta?.project}`),
+  ]
   const service = systemPrincipal(principal.project)
-  const { versions } = await search(
-    store,
-    service,
-    searchFor('ProjectMembership', [condition], 1, []),
-  )
-  const [user] = versions
+  const asked = searchFor('ProjectMembership', conditions, 1, [])
+  const [user] = (await search(store, service, asked)).versions
   if (user === undefined) return
-  // A linking Project may use the policy; its memberships stay hidden.
-  const isOwn = principal.isSuperAdmin || parseVersion(user).meta?.project === principal.project.id
-  const by = isOwn ? `ProjectMembership/${user.id}` : 'a membership of another project'
-  throw badRequest(`Cannot delete ${reference}: referenced by ${by}`)
+  throw badRequest(`Cannot delete ${reference}: referenced by ProjectMembership/${user.id}`)
 }
 
 /**

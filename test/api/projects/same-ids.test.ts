@@ -88,4 +88,30 @@ t.test('gives members, clients and bots the policy of their own project', async 
       t.equal(made.status, 201, made.text)
     }
   }
+  const copy = await copies(policy, policy)
+  const changes = { email: anEmail(), sendEmail: false, accessPolicy: { reference: copy } }
+  t.equal((await invite(botica.admin, botica.project.id, changes)).status, 200)
+  t.equal((await botica.admin.del(copy)).status, 400)
+  t.equal((await trial.admin.del(copy)).status, 200, 'no member there has it')
+})
+
+t.test('rejects the policies of a linked project, which would grant nothing', async (t) => {
+  const policy = { resourceType: 'AccessPolicy', resource: [{ resourceType: 'Patient' }] }
+  const { id } = await botica.admin.create(policy)
+  const link = [{ project: { reference: `Project/${botica.project.id}` } }]
+  const linking = await superAdmin.get<Untyped>(`Project/${trial.project.id}`)
+  const put = await superAdmin.put(`Project/${trial.project.id}`, { ...linking.body, link })
+  t.equal(put.status, 200)
+  services.principals.forget()
+  const { admin, project } = trial
+  t.equal((await admin.get(`AccessPolicy/${id}`)).status, 200)
+  const accessPolicy = { reference: `AccessPolicy/${id}` }
+  const missing = {
+    status: 400,
+    body: { issue: [{ details: { text: `Access policy AccessPolicy/${id} does not exist` } }] },
+  }
+  const changes = { email: anEmail(), sendEmail: false, accessPolicy }
+  t.match(await invite(admin, project.id, changes), missing)
+  const client = { name: 'Named', accessPolicy }
+  t.match(await admin.post(`/admin/projects/${project.id}/client`, client), missing)
 })
