@@ -114,7 +114,7 @@ export async function applyRule(
 
 /** The service itself (no membership) is trusted. Errors: 400, 403. */
 async function checkAttempt(attempt: FiledAttempt, decision?: AccessDecision): Promise<void> {
-  const { store, principal, interaction, sent, kept } = attempt
+  const { store, principal, interaction, before, sent, kept } = attempt
   const { resourceType: type } = sent
   const rule = store.rules.get(type)
   requireNoLimits(principal, type)
@@ -124,7 +124,14 @@ async function checkAttempt(attempt: FiledAttempt, decision?: AccessDecision): P
       ? hasNamedGrant(principal, type, interaction)
       : decision !== undefined && decision !== 'all' && decision.isNamed
   const unseen = hiddenFields(principal, type).filter((name) => name in sent)
-  await rule.check({ ...attempt, meant: keep(kept, sent, unseen), isNamed })
+  const meant = keep(kept, sent, unseen)
+  // Hidden elements count as changed: otherwise an equal value would confirm a guess.
+  await rule.check({
+    ...attempt,
+    before: before && keep(before, undefined, unseen),
+    meant,
+    isNamed,
+  })
 }
 
 /** Another program or membership would not have the limits. */
@@ -243,9 +250,11 @@ export function checkGuarded({
   isNamed,
 }: WriteAttempt): readonly string[] {
   const { resourceType: type } = meant
-  const changes = guardedChanges(before, meant)
-  if (changes.length === 0) return changes
   const isOwn = before === undefined || before.meta?.author?.reference === principal.profile
+  // Secrets of another author count as changed: otherwise equal ones would confirm a guess.
+  const guesses = isOwn || principal.isProjectAdmin ? [] : authorsChanges(undefined, meant)
+  const changes = [...guesses, ...guardedChanges(before, meant)]
+  if (changes.length === 0) return changes
   const free = isOwn ? authorsChanges(before, meant) : []
   const path = changes.find((one) => !free.includes(one))
   if (path !== undefined && !principal.isProjectAdmin && !isNamed) throw notGuarded(type, path)

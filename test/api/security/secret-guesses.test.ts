@@ -30,36 +30,35 @@ const { admin, adminCredentials, project, superAdmin } = botica
 const MARK = [{ url: 'https://example.org/mark', valueString: 'mark' }]
 const HEADER = 'Authorization: Bearer qX7header'
 const SIGNING = 'qX7signing'
+const PROVIDER = {
+  authorizeUrl: 'https://idp.example/authorize',
+  tokenUrl: 'https://idp.example/token',
+  userInfoUrl: 'https://idp.example/userinfo',
+  clientId: 'qX7client',
+  clientSecret: 'qX7provider',
+}
+const SIGNED = [
+  ...MARK,
+  {
+    url: 'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
+    valueString: SIGNING,
+  },
+]
+const CHANNEL = { type: 'rest-hook', endpoint: 'https://hook.example/', header: [HEADER] }
 
 await superAdmin.patch(`ClientApplication/${adminCredentials.id}`, [
   { op: 'add', path: '/retiringSecret', value: 'qX7retiring' },
   { op: 'add', path: '/description', value: 'none' },
   { op: 'add', path: '/extension', value: MARK },
-  {
-    op: 'add',
-    path: '/identityProvider',
-    value: {
-      authorizeUrl: 'https://idp.example/authorize',
-      tokenUrl: 'https://idp.example/token',
-      userInfoUrl: 'https://idp.example/userinfo',
-      clientId: 'qX7client',
-      clientSecret: 'qX7provider',
-    },
-  },
+  { op: 'add', path: '/identityProvider', value: PROVIDER },
 ])
 const subscription = await admin.create({
   resourceType: 'Subscription',
   status: 'active',
   reason: 'none',
   criteria: 'Basic?code=none',
-  extension: [
-    ...MARK,
-    {
-      url: 'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
-      valueString: SIGNING,
-    },
-  ],
-  channel: { type: 'rest-hook', endpoint: 'https://hook.example/', header: [HEADER] },
+  extension: SIGNED,
+  channel: CHANNEL,
 })
 const patient = await admin.create(aPatient({ birthDate: '1985-02-03', extension: MARK }))
 
@@ -168,6 +167,44 @@ for (const [name, { client }] of Object.entries({ free, starred, reader, writer,
 t.test('reveals no hidden field of a policy to guesses of a member', (t) =>
   tryAll(t, hiding.client, [BIRTH]),
 )
+
+t.test('answers a write of a whole secret like one of another value', async (t) => {
+  const named = await memberUnder(botica, {
+    entries: [{ resourceType: 'ClientApplication' }, ...everything],
+  })
+  const { secret } = adminCredentials
+  const hooked = { channel: CHANNEL, extension: SIGNED }
+  const guess = 'qX7guess'
+  const attempts: readonly [target: { type: string; id: string }, right: object, wrong: object][] =
+    [
+      [client, { secret }, { secret: guess }],
+      [client, { retiringSecret: 'qX7retiring' }, { retiringSecret: guess }],
+      [
+        client,
+        { identityProvider: PROVIDER },
+        { identityProvider: { ...PROVIDER, clientSecret: guess } },
+      ],
+      [hook, hooked, { ...hooked, channel: { ...CHANNEL, header: [guess] } }],
+      [hook, hooked, { ...hooked, extension: [...MARK, { ...SIGNED[1], valueString: guess }] }],
+    ]
+  for (const [name, { client: member }] of Object.entries({ free, starred, writer, named })) {
+    for (const [{ type, id }, right, wrong] of attempts) {
+      const path = `${type}/${id}`
+      const { body } = await member.get<Raw>(path)
+      const put = (change: object) => member.put<Raw>(path, { ...body, ...change })
+      const patch = (change: object) =>
+        member.patch<Raw>(
+          path,
+          Object.entries(change).map(([key, value]) => ({ op: 'add', path: `/${key}`, value })),
+        )
+      for (const write of [put, patch]) {
+        const answers = [await write(right), await write(wrong)]
+        for (const { status, text } of answers) t.equal(status, 403, `${name}: ${text}`)
+        t.same(answers[0]?.body.issue, answers[1]?.body.issue, name)
+      }
+    }
+  }
+})
 
 const READING: Readonly<Record<string, readonly string[]>> = {
   ClientApplication: [
