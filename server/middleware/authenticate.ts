@@ -9,20 +9,15 @@ import {
 } from '../../shared/access/credentials/certificates.ts'
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
-import { outranks } from '../../shared/access/guarded/rights.ts'
-import { profileReference } from '../../shared/access/principal.ts'
-import { narrowed } from '../../shared/access/scopes.ts'
 import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/core/errors.ts'
-import { parseReference } from '../../shared/fhir/resource.ts'
-import { narrowSession, type Principals, type Session } from '../../shared/identity/principals.ts'
+import { ON_BEHALF_OF, sessionOnBehalfOf } from '../../shared/identity/on-behalf-of.ts'
+import { narrowSession, type Session } from '../../shared/identity/principals.ts'
 import { isInScope } from '../../shared/request/project-scope.ts'
 import type { Services } from '../../shared/request/services.ts'
 import type { Context, Credentials, Middleware, Web } from '../http/context.ts'
 import { audit } from '../identity/sign-in-audit.ts'
 import { verifyClientSecret } from './access.ts'
 import { rateLimitAddress } from './limits.ts'
-
-const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
 
 export function credentialsIn({ config }: Pick<Services, 'config'>, ctx: Context): Credentials {
   const { headers } = ctx.req
@@ -52,7 +47,9 @@ export function authenticate({ services }: Web): Middleware {
     if (found.session.principal.allowsAddress?.(ctx.ip) === false) throw forbidden()
     const { onBehalfOf } = credentials
     const session =
-      onBehalfOf === '' ? found.session : await actingSession(principals, found.session, onBehalfOf)
+      onBehalfOf === ''
+        ? found.session
+        : await sessionOnBehalfOf(principals, found.session, onBehalfOf)
     if (session !== found.session) auditActing(services, ctx, found.session, session)
     ctx.state.session = session
     ctx.state.principal = session.principal
@@ -71,7 +68,7 @@ export async function sessionFor(services: Services, credentials: Credentials): 
   const found = await findCaller(services, credentials)
   if (found === undefined) throw unauthorized(services.config.baseUrl, true)
   if (credentials.onBehalfOf === '') return found.session
-  return await actingSession(services.principals, found.session, credentials.onBehalfOf)
+  return await sessionOnBehalfOf(services.principals, found.session, credentials.onBehalfOf)
 }
 
 function auditActing(services: Services, ctx: Context, caller: Session, acting: Session): void {
@@ -152,41 +149,6 @@ export function parseBasic(encoded: string): { id: string; secret: string } | un
   const colon = text.indexOf(':')
   if (colon < 1) return undefined
   return { id: text.slice(0, colon), secret: text.slice(colon + 1) }
-}
-
-/** Grants the other member's rights within the caller's scope; `meta` names both. Errors: 403. */
-async function actingSession(
-  principals: Principals,
-  session: Session,
-  target: string,
-): Promise<Session> {
-  const { principal } = session
-  const parsed = parseReference(target)
-  if (!principal.isProjectAdmin || parsed === undefined) throw forbidden()
-  const member =
-    parsed.type === 'ProjectMembership'
-      ? await principals.forMembership(parsed.id)
-      : await principals.forProfile(target, principal.project.id)
-  if (member === undefined || member.principal.project.id !== principal.project.id)
-    throw forbidden()
-  const { loginId, profile, profileDisplay, clientId, certificate, scope, patient } = principal
-  const acting = narrowed(member.principal, scope, patient)
-  // A super admin restricted by a policy keeps that restriction when acting for others.
-  if (outranks(acting, principal)) throw forbidden()
-  return {
-    ...member,
-    principal: {
-      ...acting,
-      // The User is not the one acting.
-      user: undefined,
-      loginId,
-      profile,
-      profileDisplay,
-      onBehalfOf: profileReference(member.principal),
-      clientId,
-      certificate,
-    },
-  }
 }
 
 function challenge(ctx: Context, baseUrl: string, wasGiven: boolean): HttpError {

@@ -9,6 +9,7 @@ import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts
 import { allOk, badStructure, HttpError, notFound } from '../../shared/core/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
+import { ON_BEHALF_OF, sessionOnBehalfOf } from '../../shared/identity/on-behalf-of.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import { checkMail, sendEmail } from '../../shared/projects/email.ts'
 import { inviteMember } from '../../shared/projects/enrol.ts'
@@ -22,6 +23,15 @@ import type { AnswerStream } from './answer-stream.ts'
 import type { Host } from './executor-process.ts'
 import { type FetchRecorder, withoutQuery } from './fetch-recording.ts'
 import { ENDED, type FetchAnswer, Fetches } from './fetches.ts'
+import {
+  type Answered,
+  type Asked,
+  type AskedFetch,
+  answerOutcome,
+  problem,
+  readPayload,
+  replyText,
+} from './host-payloads.ts'
 import type { RunMetrics } from './metrics.ts'
 import type { HostCall } from './run-result.ts'
 
@@ -54,30 +64,6 @@ const ENTRY_LOCATION = /"location":"([^"]+)"(?:,"etag":"W\/\\"(\d+)\\"")?/g
 /** POST forms of reads. */
 const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 const AGENT_CALL = /\/Agent\/(?:[^/]+\/)?\$/
-/** Set by the worker alone: a bot could otherwise hide its call depth. */
-const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
-/** FHIR requests carry the run's identity; other services get the bot's own headers. */
-const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
-
-interface Answered {
-  readonly status: number
-  readonly headers: Readonly<Record<string, string>>
-  readonly body: string | Buffer | undefined
-}
-
-interface Asked {
-  readonly method: string
-  readonly path: string
-  readonly headers: Record<string, string>
-  readonly body: Buffer | string | undefined
-}
-
-interface AskedFetch extends Asked {
-  readonly url: string
-  readonly redirect: string
-  /** Given by the sandbox, to cancel it. */
-  readonly id: unknown
-}
 
 export class Bridge implements Host {
   readonly #options: BridgeOptions
@@ -124,7 +110,9 @@ export class Bridge implements Host {
       const asked = readPayload(payload)
       switch (kind) {
         case 'fhir':
-          return replyText(await this.#noted(asked.method, fhirPath(asked.path), this.#fhir(asked)))
+          return replyText(
+            await this.#noted(asked.method, fhirPath(asked.path), this.#onBehalf(asked)),
+          )
         case 'fetch': {
           const place = withoutQuery(asked.url)
           return JSON.stringify(await this.#noted(asked.method, place, this.#fetch(asked)))
@@ -185,8 +173,21 @@ export class Bridge implements Host {
     return answered
   }
 
-  async #fhir(asked: Asked): Promise<Answered> {
+  /** Makes the call with the rights of the member that it names, if any. */
+  async #onBehalf(asked: Asked): Promise<Answered> {
     if (this.#fhirLeft-- <= 0) throw new Error(`A run may make ${MAX_FHIR_CALLS} requests`)
+    const { services, session } = this.#options
+    const target = asked.headers[ON_BEHALF_OF] ?? ''
+    if (target === '') return await this.#fhir(asked, session)
+    try {
+      return await this.#fhir(asked, await sessionOnBehalfOf(services.principals, session, target))
+    } catch (error) {
+      if (error instanceof HttpError) return answerOutcome(error.status, error.outcome)
+      throw error
+    }
+  }
+
+  async #fhir(asked: Asked, session: Session): Promise<Answered> {
     const url = new URL(asked.path, `http://localhost${ROOT}`)
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
@@ -194,13 +195,13 @@ export class Bridge implements Host {
     if (asked.method === 'POST' && AGENT_CALL.test(path) && this.#isMuted(path)) {
       return answerOutcome(200, allOk)
     }
-    if (!isFhir && !isSigned) return await this.#platform(asked, path)
+    if (!isFhir && !isSigned) return await this.#platform(asked, path, session)
     const below = path.slice(isSigned ? 1 : ROOT.length)
     if (!isRead(asked.method, below)) await this.#write()
     this.#requests ??= pLimit(MAX_CONCURRENT)
     return this.#requests(async () => {
       this.#requireRunning()
-      const { services, session } = this.#options
+      const { services } = this.#options
       const request = this.#requestOf(asked, url, below)
       const reply = isSigned
         ? await handleSigned(services, request)
@@ -238,33 +239,32 @@ export class Bridge implements Host {
     }
   }
 
-  async #platform(asked: Asked, path: string): Promise<Answered> {
+  async #platform(asked: Asked, path: string, session: Session): Promise<Answered> {
     const { method } = asked
     if (method === 'POST' && path === '/email/v1/send') {
-      return await this.#beside(() => this.#email(asked))
+      return await this.#beside(() => this.#email(asked, session))
     }
     const [, invited] = /^\/admin\/projects\/([^/]+)\/invite$/.exec(path) ?? []
     if (method === 'POST' && invited !== undefined) {
-      return await this.#beside(() => this.#invite(decodeURIComponent(invited), asked))
+      return await this.#beside(() => this.#invite(decodeURIComponent(invited), asked, session))
     }
     if (method === 'GET' && path === '/auth/me') {
-      const { services, session } = this.#options
-      const body = JSON.stringify(await sessionDetails(services, session))
+      const body = JSON.stringify(await sessionDetails(this.#options.services, session))
       return { status: 200, headers: { 'Content-Type': JSON_TYPE }, body }
     }
     return answerOutcome(404, notFound().outcome)
   }
 
-  async #email({ body }: Asked): Promise<Answered> {
-    const { services, session, signal } = this.#options
+  async #email({ body }: Asked, session: Session): Promise<Answered> {
+    const { services, signal } = this.#options
     const mail = parseBody(body ?? '')
     if (this.#isMuted('/email/v1/send')) checkMail(services, session.principal, mail)
     else await sendEmail(services, session.principal, mail, signal)
     return answerOutcome(200, allOk)
   }
 
-  async #invite(projectId: string, { body }: Asked): Promise<Answered> {
-    const { services, session, job } = this.#options
+  async #invite(projectId: string, { body }: Asked, session: Session): Promise<Answered> {
+    const { services, job } = this.#options
     const { principal } = session
     const invitation = parseBody(body ?? '')
     if (!isObject(invitation)) throw badStructure('Content must be a JSON object')
@@ -341,39 +341,6 @@ function mayAct(method: string, path: string): boolean {
   }
 }
 
-/** Checks every member: the sandbox is not trusted. */
-function readPayload(payload: string): AskedFetch {
-  const value: unknown = JSON.parse(payload)
-  if (!isObject(value)) throw new Error('The call is not an object')
-  const { method, path, url, body, encoding, redirect, id } = value
-  const reserved = url === undefined ? OWN_RESERVED_HEADERS : RESERVED_HEADERS
-  const headers = isObject(value.headers) ? Object.entries(value.headers) : []
-  return {
-    method: typeof method === 'string' ? method.toUpperCase() : 'GET',
-    path: typeof path === 'string' ? path : '',
-    url: typeof url === 'string' ? url : '',
-    redirect: typeof redirect === 'string' ? redirect : 'follow',
-    id,
-    headers: Object.fromEntries(
-      headers
-        .map(([name, text]) => [name.toLowerCase(), String(text)] as const)
-        .filter(([name]) => !reserved.has(name)),
-    ),
-    body: readPayloadBody(body, encoding, url),
-  }
-}
-
-/** The body of a fetch is always base64; that of a FHIR request if `encoding` is base64. */
-function readPayloadBody(body: unknown, encoding: unknown, url: unknown): Asked['body'] {
-  if (typeof body !== 'string') return undefined
-  return encoding === 'base64' || url !== undefined ? Buffer.from(body, 'base64') : body
-}
-
-function replyText({ status, headers, body }: Answered): string {
-  if (!Buffer.isBuffer(body)) return JSON.stringify({ status, headers, body })
-  return JSON.stringify({ status, headers, body: body.toString('base64'), encoding: 'base64' })
-}
-
 /** Buffers the content, which the bot will hold in memory anyway. Errors: content above the size limit of a run. */
 async function limitedBody(reply: FhirReply): Promise<FhirReply['body']> {
   requireSmallBody(Number(reply.headers['Content-Length']))
@@ -386,9 +353,4 @@ function requireSmallBody(bytes: number): void {
   if (bytes > MAX_CONTENT_BYTES) {
     throw new Error(`The content is larger than ${MAX_CONTENT_BYTES / 1024 / 1024} MB`)
   }
-}
-
-function answerOutcome(status: number, outcome: unknown): Answered {
-  const headers = { 'Content-Type': 'application/fhir+json' }
-  return { status, headers, body: JSON.stringify(outcome) }
 }

@@ -1,12 +1,12 @@
 /** `X-Medplum-On-Behalf-Of`: the rights are another member's, the author is the caller, `meta` names both. */
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { upload } from '../../fixtures/binaries.ts'
 import { ALL_QUEUES, openBotica, until } from '../../fixtures/botica.ts'
-import type { Untyped } from '../../fixtures/bots/bots.ts'
-import { basic } from '../../fixtures/client.ts'
+import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { basic, type Client } from '../../fixtures/client.ts'
 import type { Meta, Resource } from '../../fixtures/fhir.ts'
 import { decodeJwtClaims } from '../../fixtures/people.ts'
-import { memberUnder } from '../../fixtures/policy/policy.ts'
+import { changeMembership, memberUnder } from '../../fixtures/policy/policy.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { notificationType, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -72,6 +72,36 @@ t.test('writes an asynchronous request for the same member', async (t) => {
   t.match((await found()).body.entry?.[0]?.resource.meta, BOTH)
 })
 
+/** Binds a socket to a new Subscription; `headers` name the member. */
+async function bindActing(
+  t: Test,
+  client: Client,
+  criteria: string,
+  headers: Record<string, string>,
+) {
+  const made = await client.post<Untyped>(
+    'Subscription',
+    {
+      resourceType: 'Subscription',
+      status: 'active',
+      reason: 'Test',
+      criteria,
+      channel: { type: 'websocket' },
+    },
+    headers,
+  )
+  t.equal(made.status, 201, made.text)
+  const path = `Subscription/${made.body.id}/$get-ws-binding-token`
+  const { body } = await client.get<Untyped>(path, headers)
+  const token = body.parameter.find(({ name }: Untyped) => name === 'token').valueString
+  const socket = await openSocket(t, socketUrl(botica.baseUrl))
+  socket.say({ type: 'bind-with-token', payload: { token } })
+  await socket.heard((message) => notificationType(message) === 'handshake')
+  return { token, socket }
+}
+
+const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
+
 t.test('sends no resource to a web socket that the member may not read', async (t) => {
   const { id } = await memberUnder(botica, {
     entries: [
@@ -81,34 +111,38 @@ t.test('sends no resource to a web socket that the member may not read', async (
   })
   const reference = `ClientApplication/${id}`
   const acting = { 'X-Medplum-On-Behalf-Of': reference }
-  const subscription = {
-    resourceType: 'Subscription',
-    status: 'active',
-    reason: 'Test',
-    criteria: 'Patient',
-    channel: { type: 'websocket' },
-  }
   const { id: own, secret } = adminCredentials
   for (const [client, headers] of [
     [admin, acting],
     [botica.anonymous, { ...acting, ...basic(own, secret) }],
   ] as const) {
-    const made = await client.post<Untyped>('Subscription', subscription, headers)
-    t.equal(made.status, 201, made.text)
-    const path = `Subscription/${made.body.id}/$get-ws-binding-token`
-    const { body } = await client.get<Untyped>(path, headers)
-    const token = body.parameter.find(({ name }: Untyped) => name === 'token').valueString
+    const { token, socket } = await bindActing(t, client, 'Patient', headers)
     t.match(decodeJwtClaims(token), { profile: reference, sub: id })
-    const socket = await openSocket(t, socketUrl(botica.baseUrl))
-    socket.say({ type: 'bind-with-token', payload: { token } })
-    await socket.heard((message) => notificationType(message) === 'handshake')
     await admin.create(aPatient({ gender: 'male' }))
     await admin.create(woman)
-    const event = await socket.heard((one) => notificationType(one) === 'event-notification')
+    const event = await socket.heard(isEvent)
     t.equal(event.entry[1].resource.gender, 'female')
     t.notOk(event.entry[1].resource.birthDate)
     socket.webSocket.close()
   }
+})
+
+t.test('acts on behalf of a member in the calls of a bot of an administrator', async (t) => {
+  await admin.create(aPatient({ gender: 'male' }))
+  const code = handler(`
+    const options = { headers: ${JSON.stringify(ACTING)} }
+    const caught = (work) => work.catch((error) => error.outcome.id)
+    const make = (gender) =>
+      caught(medplum.createResource({ resourceType: 'Patient', gender }, options))
+    const search = () => medplum.search('Patient', 'gender=male&_total=accurate', options)
+    const [woman, man, seen] = [await make('female'), await make('male'), await caught(search())]
+    return [woman.meta, man, seen.total]`)
+  const [id, plain] = [await aBot(botica, code), await aBot(botica, code)]
+  await changeMembership(botica, `Bot/${id}`, { admin: true })
+  const [meta, refused, total] = (await execute(admin, id)).body
+  t.match(meta, { author: { reference: `Bot/${id}` }, onBehalfOf: member })
+  t.same([refused, total], ['forbidden', 0])
+  t.same((await execute(admin, plain)).body, [null, 'forbidden', null], 'is for administrators')
 })
 
 t.test(
