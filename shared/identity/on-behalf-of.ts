@@ -2,7 +2,7 @@
 import { outranks } from '../access/guarded/rights.ts'
 import { profileReference } from '../access/principal.ts'
 import { narrowed } from '../access/scopes.ts'
-import { forbidden } from '../core/errors.ts'
+import { forbidden, forbiddenByPlatform } from '../core/errors.ts'
 import { parseReference } from '../fhir/resource.ts'
 import type { Principals, Session } from './principals.ts'
 
@@ -16,6 +16,10 @@ export async function sessionOnBehalfOf(
 ): Promise<Session> {
   const parsed = parseReference(target)
   if (!principal.isProjectAdmin || parsed === undefined) throw forbidden()
+  // The member would not have the limits of the Bot.
+  if (principal.declared !== undefined) {
+    throw forbiddenByPlatform('A Bot that names its secrets or hosts acts for no other member')
+  }
   const member =
     parsed.type === 'ProjectMembership'
       ? await principals.forMembership(parsed.id)

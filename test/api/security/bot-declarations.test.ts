@@ -286,6 +286,27 @@ t.test('the limits hold for the token of a run and for runs as the caller', asyn
   }
 })
 
+t.test('a Bot cannot escape its limits by acting on behalf of a member', async (t) => {
+  const member = `ClientApplication/${botica.adminCredentials.id}`
+  const asMember = `headers: { 'X-Medplum-On-Behalf-Of': '${member}' }`
+  const service = new URL(botica.baseUrl).host
+  for (const call of [
+    `medplum.readResource('Project', '${project.id}', { ${asMember} })`,
+    `fetch('${botica.baseUrl}fhir/R4/Project/${project.id}', { headers: {
+      'X-Medplum-On-Behalf-Of': '${member}', authorization: 'Bearer ' + medplum.getAccessToken() } })
+      .then((response) => response.text())`,
+  ]) {
+    const body = `try { return JSON.stringify(await ${call}) }
+      catch (error) { return error.outcome?.issue[0].details.text ?? error.message }`
+    const limits = extensions(named('secret', 'LAB_KEY'), named('host', service))
+    const id = await aBot(botica, handler(body), limits)
+    await makeAdmin(id)
+    const { text } = await execute(admin, id)
+    t.match(text, /acts for no other member/)
+    t.notMatch(text, 'key of the bank')
+  }
+})
+
 t.test('rejects invalid declarations with their place', async (t) => {
   for (const item of [
     named('host', 'https://example.org/'),
