@@ -10,7 +10,7 @@ import {
 } from '../access/ineffective-elements.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
-import { badRequest, forbiddenByPlatform } from '../core/errors.ts'
+import { badRequest, conflict, forbiddenByPlatform } from '../core/errors.ts'
 import {
   asArray,
   isObject,
@@ -28,12 +28,14 @@ import { readMany } from '../store/read/read.ts'
 import type { Repository } from '../store/repository.ts'
 import {
   normalId,
+  readRow,
   type StoreContext,
   type WriteAttempt,
   type WriteRule,
 } from '../store/rows/context.ts'
 import type { OwnParametersReader } from '../store/rows/custom-parameters.ts'
 import { parseVersion } from '../store/rows/rows.ts'
+import { platformMeta } from '../store/rows/version.ts'
 import { checkGuarded, checkGuardedDeletion, readStored } from '../store/write/authorize.ts'
 import { type MembershipRows, readContext, readProfileMemberships } from './memberships.ts'
 import { compileRules } from './principals.ts'
@@ -100,6 +102,7 @@ function clientRule(programRights: ProgramRights): WriteRule {
       checkClient(client)
     },
     async check(attempt) {
+      await requireFreeClientId(attempt)
       const changes = checkGuarded(attempt)
       if (changes.length === 0 || attempt.isNew) return
       await check(attempt.store, attempt.principal, attempt.id)
@@ -108,6 +111,19 @@ function clientRule(programRights: ProgramRights): WriteRule {
       await check(store, principal, normalId(id))
     },
   }
+}
+
+/**
+ * The common address finds a client by its id alone. Ids that the service chooses are unique. Errors: 409 for that of a
+ * client of another Project, also a deleted one, which may be restored.
+ */
+async function requireFreeClientId({ store, principal, id, isNew, interaction }: WriteAttempt) {
+  if (isNew || interaction !== 'create') return
+  const { project } = principal
+  const found = await readRow(store, systemPrincipal(project), CLIENT, id)
+  if (found === undefined) return
+  if (platformMeta({ metaExtension: found.meta_ext }).project === project.id) return
+  throw conflict(`${CLIENT}/${id} exists in another project: choose another id`)
 }
 
 const configurationRules: readonly WriteRule[] = [

@@ -1,8 +1,12 @@
-/** OAuth at the address of a Project: its issuer, clients, members and tokens. */
+/**
+ * OAuth at the address of a Project: its issuer, clients, members and tokens. Imports the principal of the service, to
+ * store a client as earlier versions did.
+ */
 import { randomUUID } from 'node:crypto'
 import { createRemoteJWKSet, exportJWK, generateKeyPair, jwtVerify, SignJWT } from 'jose'
 import { MedplumClient } from 'medplum52'
 import t from 'tap'
+import { system } from '../../../shared/access/project-context.ts'
 import { openBotica, type Tenant } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
 import { basic, createClient } from '../../fixtures/client.ts'
@@ -84,7 +88,16 @@ t.test('signs in clients of two projects with one id at their own addresses', as
     services.principals.forget()
     const client = { resourceType: 'ClientApplication', id, name, secret: `secret-of-${name}` }
     const app = { ...client, redirectUris: [redirect(name)] }
-    t.equal((await admin.put(`ClientApplication/${id}`, app)).status, 201)
+    if (name === 'theirs') {
+      const refused = await admin.put(`ClientApplication/${id}`, app)
+      t.match(refused, {
+        status: 409,
+        body: { issue: [{ details: { text: /choose another id/ } }] },
+      })
+      // Copies from before ids had to be unique remain.
+      const copy = { ...app, meta: { project: project.id } }
+      await services.repository.create(system, copy, { keepId: true })
+    } else t.equal((await admin.put(`ClientApplication/${id}`, app)).status, 201)
     const profile = { reference: `ClientApplication/${id}` }
     const membership = { resourceType: 'ProjectMembership', user: profile, profile }
     const home = { project: { reference: `Project/${project.id}` } }
@@ -105,6 +118,23 @@ t.test('signs in clients of two projects with one id at their own addresses', as
     const page = new URL(headers.get('location') ?? '')
     t.equal(page.searchParams.get('project_id'), tenant.project.id)
   }
+})
+
+t.test('keeps the id of a client for its project, also of a deleted one', async (t) => {
+  const id = randomUUID()
+  const path = `ClientApplication/${id}`
+  const app = { resourceType: 'ClientApplication', id, name: 'App' }
+  t.equal((await admin.put(path, app)).status, 201)
+  t.equal((await admin.del(path)).status, 200)
+  t.equal((await other.admin.put(path, app)).status, 409)
+  const entry = [{ request: { method: 'PUT', url: path }, resource: app }]
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  t.equal((await other.admin.post('', bundle)).status, 409)
+  t.equal((await admin.put(path, app)).status, 200, 'is restored')
+  t.equal((await other.admin.put(path, app)).status, 409)
+  const note = { resourceType: 'Basic', id, code: { text: 'x' } }
+  t.equal((await admin.put(`Basic/${id}`, note)).status, 201)
+  t.equal((await other.admin.put(`Basic/${id}`, note)).status, 201, 'other types may share ids')
 })
 
 t.test('tokens of the project carry its issuer and are good for it alone', async (t) => {

@@ -1,5 +1,9 @@
-/** Subscriptions whose author has the id of a profile of another project. */
+/**
+ * Subscriptions whose author has the id of a profile of another project. Imports the principal of the service, to store
+ * clients as earlier versions did.
+ */
 import t from 'tap'
+import { system } from '../../../shared/access/project-context.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
@@ -12,10 +16,6 @@ const botica = await openBotica(t, {
 })
 const { admin, adminCredentials, project, services, superAdmin } = botica
 const other = await botica.createTenant()
-const { body: stored } = await superAdmin.get<Untyped>(`Project/${other.project.id}`)
-const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
-await superAdmin.put(`Project/${other.project.id}`, { ...stored, systemSetting })
-services.principals.forget()
 
 const bot = await aBot(
   botica,
@@ -32,8 +32,8 @@ async function runs(): Promise<readonly string[]> {
 /** Stores a client with this id and its membership in the other project; returns the membership. */
 async function aCopy(id: string): Promise<string> {
   const client = { resourceType: 'ClientApplication', id, name: 'Copy' }
-  const put = await other.admin.put(`ClientApplication/${id}`, client)
-  t.equal(put.status, 201, put.text)
+  const meta = { project: other.project.id }
+  await services.repository.create(system, { ...client, meta }, { keepId: true })
   const profile = { reference: `ClientApplication/${id}` }
   const membership = await other.admin.post('ProjectMembership', {
     resourceType: 'ProjectMembership',
