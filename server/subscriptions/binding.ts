@@ -36,14 +36,18 @@ export interface Binding {
   last: Promise<void>
 }
 
-/** Returns the Principal of a binding; undefined when the login or its rights have ended. */
+/** Returns the Principal of a binding; undefined when its login, or that of the actor, or its rights have ended. */
 async function resolveBoundPrincipal(
   { principals }: Services,
-  { loginId, scope }: TokenClaims,
+  { loginId, actorLoginId, scope }: TokenClaims,
   address: string,
 ): Promise<Principal | undefined> {
-  const session = await principals.forLogin(loginId)
+  const [session, actor] = await Promise.all([
+    principals.forLogin(loginId),
+    actorLoginId === undefined ? undefined : principals.forLogin(actorLoginId),
+  ])
   if (session === undefined) return undefined
+  if (actorLoginId !== undefined && actor?.principal.isProjectAdmin !== true) return undefined
   const { principal } = narrowSession(session, { scope, patient: session.principal.patient })
   return principal.allowsAddress?.(address) === false ? undefined : principal
 }

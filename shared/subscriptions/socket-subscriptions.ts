@@ -224,6 +224,7 @@ export const wsBindingToken: Operation = {
     if (!isSuperAdmin && !project.features.includes(FEATURE)) throw badRequest(FEATURE_OFF)
     await requireSubscription(services, principal, id)
     const { loginId, user, profile = '', scope } = await resolveHolder(services, principal)
+    const actorLoginId = await resolveActor(services, principal)
     const token = await services.tokens.issue({
       loginId,
       subject: user ?? parseReference(profile)?.id ?? loginId,
@@ -233,6 +234,7 @@ export const wsBindingToken: Operation = {
       certificate: principal.certificate,
       lifetimeSeconds: LIFETIME_SECONDS,
       subscriptionId: id,
+      actorLoginId,
     })
     const expires = new Date(Date.now() + LIFETIME_SECONDS * 1000).toISOString()
     return parametersReply([
@@ -275,6 +277,17 @@ async function resolveHolder(
   const session = await actingSession(services.principals, toActing(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
   return { ...session.principal, loginId: await createMemberLogin(services, session, 'client') }
+}
+
+/** Returns the login of a caller that acts for a member, whose end also ends the token. Creates one if needed. */
+async function resolveActor(
+  services: Services,
+  { onBehalfOf, loginId, profile = '', project }: Principal,
+): Promise<string | undefined> {
+  if (onBehalfOf === undefined || loginId !== undefined) return onBehalfOf && loginId
+  const session = await services.principals.forProfile(profile, project.id)
+  if (session === undefined) throw unauthorized(services.config.baseUrl)
+  return await createMemberLogin(services, session, 'client')
 }
 
 export const SOCKET_PATH = 'ws/subscriptions-r4'

@@ -45,6 +45,8 @@ interface TokenSubject {
   readonly email?: string | undefined
   /** The Subscription of a web socket token. */
   readonly subscriptionId?: string
+  /** The Login of the caller that acts for the subject; the token is void without it. */
+  readonly actorLoginId?: string | undefined
   readonly lifetimeSeconds: number
   /** Thumbprint of the client certificate without which the token is invalid: RFC 8705 §3. */
   readonly certificate?: string | undefined
@@ -71,6 +73,7 @@ export interface TokenClaims {
   readonly expiresAt: number
   readonly id: string
   readonly subscriptionId: string | undefined
+  readonly actorLoginId: string | undefined
   /** Thumbprint of the client certificate without which the token is invalid. */
   readonly certificate: string | undefined
   readonly issuer: string
@@ -139,6 +142,8 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
         ...(subject.subscriptionId === undefined
           ? {}
           : { subscription_id: subject.subscriptionId }),
+        // https://www.rfc-editor.org/rfc/rfc8693#section-4.1
+        ...(subject.actorLoginId === undefined ? {} : { act: { login_id: subject.actorLoginId } }),
         ...confirmation(subject),
       }
       const { subject: sub, lifetimeSeconds } = subject
@@ -245,7 +250,8 @@ async function check(
   const payload = await verifyAccessToken(token, key, by.issuer)
   if (payload === undefined || payload === 'expired') return payload
   const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
-  const { subscription_id: subscriptionId, cnf } = payload
+  const { subscription_id: subscriptionId, act, cnf } = payload
+  const actorLoginId = isObject(act) ? act.login_id : undefined
   const certificate = isObject(cnf) ? cnf[THUMBPRINT] : undefined
   if (typeof loginId !== 'string' || typeof profile !== 'string') return undefined
   if (sub === undefined || exp === undefined || iat === undefined || jti === undefined) {
@@ -261,6 +267,7 @@ async function check(
     expiresAt: exp,
     id: jti,
     subscriptionId: typeof subscriptionId === 'string' ? subscriptionId : undefined,
+    actorLoginId: typeof actorLoginId === 'string' ? actorLoginId : undefined,
     certificate: typeof certificate === 'string' ? certificate : undefined,
     ...by,
   }

@@ -145,6 +145,31 @@ t.test('acts on behalf of a member in the calls of a bot of an administrator', a
   t.same((await execute(admin, plain)).body, [null, 'forbidden', null], 'is for administrators')
 })
 
+t.test('ends a web socket on behalf of a member with the administrator', async (t) => {
+  const { id } = await memberUnder(botica, {
+    entries: [{ resourceType: 'Basic' }, { resourceType: 'Subscription' }],
+  })
+  const acting = { 'X-Medplum-On-Behalf-Of': `ClientApplication/${id}` }
+  const note = { resourceType: 'Basic', code: { text: 'x' } }
+  const isEnd = ({ resourceType }: Untyped) => resourceType === 'OperationOutcome'
+  for (const change of [{ active: false }, { admin: false }]) {
+    for (const isBasic of [false, true]) {
+      const other = await botica.createMember()
+      const profile = `ClientApplication/${other.id}`
+      await changeMembership(botica, profile, { admin: true })
+      const client = isBasic ? botica.anonymous : other.client
+      const own = isBasic ? basic(other.id, other.secret) : {}
+      const { socket } = await bindActing(t, client, 'Basic', { ...acting, ...own })
+      await admin.create(note)
+      await socket.heard(isEvent)
+      await changeMembership(botica, profile, { admin: true, ...change })
+      await admin.create(note)
+      const next = await socket.heard((message) => isEvent(message) || isEnd(message))
+      t.match(next.issue?.[0].details.text, /has ended/)
+    }
+  }
+})
+
 t.test(
   'makes an address for a download on behalf of a member, and none for an upload',
   async (t) => {
