@@ -223,7 +223,8 @@ async function update(
   requireValid(withoutPlatformMeta(next), { strict: true })
   const fields = givenFields({ resourceType: 'ProjectMembership', ...details })
   const written = await inside.patch(
-    servicePrincipal(SYSTEM_PROJECT, caller),
+    // The rules of memberships apply, such as those for the owner.
+    { ...caller, project, rules: undefined, declared: undefined },
     { type: 'ProjectMembership', id },
     (current) => ({
       ...current,

@@ -230,7 +230,8 @@ t.test('rejects removing the owner of a project', async (t) => {
 
 t.test('rejects deactivating the owner of a project', async (t) => {
   const { admin: colleague, project } = await botica.createTenant()
-  const { body: owner } = await invite(colleague, project.id, { email: anEmail(), admin: true })
+  const email = anEmail()
+  const { body: owner } = await invite(colleague, project.id, { email, admin: true })
   const setOwner = async (value: object) => {
     const { body } = await superAdmin.get(`Project/${project.id}`)
     t.equal((await superAdmin.put(`Project/${project.id}`, { ...body, owner: value })).status, 200)
@@ -252,6 +253,10 @@ t.test('rejects deactivating the owner of a project', async (t) => {
     () => colleague.patch(scimUser, JSON.stringify({ Operations }), scim),
     () => colleague.put(scimUser, { ...shown, active: false }, scim),
     () => superAdmin.patch(path, change),
+    ...[colleague, superAdmin].map(
+      (client) => () =>
+        invite(client, project.id, { email, upsert: true, membership: { active: false } }),
+    ),
   ]
   for (const attempt of attempts) {
     const refused = await attempt()
