@@ -68,7 +68,7 @@ export async function reindexNext(
   return { project, after: next }
 }
 
-/** Removes the resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
+/** Removes the resource with its history, live or deleted. Errors: 400, 403 unless an admin, 404. */
 export async function expungeResource(
   store: StoreContext,
   principal: Principal,
@@ -100,7 +100,7 @@ export async function restartSchedules(store: StoreContext, principal: Principal
   await rebuildSchedules(store.connection)
 }
 
-/** Errors: 403, 404. */
+/** Errors: 400, 403, 404. */
 async function requireDeletable(
   store: StoreContext,
   principal: Principal,
@@ -112,6 +112,7 @@ async function requireDeletable(
   const found = await readDecided(store, principal, type, { id, interactions })
   if (found?.decisions.read === undefined) throw notFound()
   if (found.decisions.delete === undefined) throw forbidden()
+  await store.rules.get(type)?.checkDeletion?.(store, principal, id)
 }
 
 /** Expunges resources last changed before a time, in all Projects; returns how many. Errors: 403. */

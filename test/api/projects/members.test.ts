@@ -226,6 +226,7 @@ t.test('rejects removing the owner of a project', async (t) => {
   }
   t.match(await superAdmin.del(memberPath(id, owned.body.id)), refused)
   t.match(await superAdmin.del(`ProjectMembership/${id}`), refused)
+  t.match(await superAdmin.post(`ProjectMembership/${id}/$expunge`), refused)
 })
 
 t.test('rejects deactivating the owner of a project', async (t) => {
@@ -280,8 +281,11 @@ t.test('rejects the deletion of a policy that a membership uses', async (t) => {
     status: 400,
     body: { issue: [{ details: { text } }] },
   })
+  const expunge = () => admin.post(`${accessPolicy.reference}/$expunge`)
+  t.match(await expunge(), { status: 400, body: { issue: [{ details: { text } }] } })
   await admin.del(memberPath(member.id))
   t.equal((await admin.del(accessPolicy.reference)).status, 200)
+  t.equal((await expunge()).status, 200)
 })
 
 t.test('a super admin with a policy has the rights it lists on members', async (t) => {
