@@ -9,7 +9,7 @@ import { type Issue, issue } from '../core/errors.ts'
 import { type Resource, targetIn } from '../fhir/resource.ts'
 import { addMail, type Mail } from '../outbound/mails.ts'
 import { isProven, revokeUnprovenLogins, voidAndNotify } from '../projects/ownership.ts'
-import { readUser } from '../projects/users.ts'
+import { readUser, revokeUserLogins } from '../projects/users.ts'
 import { changedFields, recordChange } from '../request/admin-audit.ts'
 import { type CallerContext, type FhirContext, withRepository } from '../request/request.ts'
 import { readRegistry } from '../store/lookups.ts'
@@ -109,6 +109,7 @@ export async function afterDeletion(
       target: `${type}/${id}`,
     })
   }
+  if (type === 'User') await revokeUserLogins(services, id, () => true)
   if (membership === undefined) return []
   const text = `The login of ProjectMembership/${membership} works no more`
   return [issue('warning', 'business-rule', text)]

@@ -2,11 +2,12 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { type Botica, openBotica, type Tenant } from '../../fixtures/botica.ts'
+import { createClient } from '../../fixtures/client.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
 import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
 import { anEmail, mailsTo } from '../../fixtures/invites.ts'
 import type { Raw } from '../../fixtures/oracle/values.ts'
-import { aPerson, PASSWORD } from '../../fixtures/people.ts'
+import { aPerson, askToken, PASSWORD, pkce, redeemCode } from '../../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { superAdmin, anonymous, services } = botica
@@ -119,6 +120,20 @@ t.test('adds no member whose unproven credentials cannot be voided', async (t) =
   t.equal((await superAdmin.post('ProjectMembership', membership)).status, 201)
   t.equal((await logIn()).status, 400)
   t.match(await mailsTo(services, email), [{ kind: 'invite' }])
+})
+
+t.test('ends the sessions of a deleted user', async (t) => {
+  const { user, email } = await aPerson(services, botica.project)
+  const { asked, verifier } = pkce()
+  const fields = { email, password: PASSWORD, scope: 'openid offline', ...asked }
+  const login = await anonymous.post<Raw>('/auth/login', fields)
+  const { body } = await redeemCode(botica.baseUrl, login.body.code, verifier)
+  const client = createClient(botica.baseUrl, body.access_token)
+  t.equal((await client.get('Patient')).status, 200)
+  t.equal((await superAdmin.del(`User/${user.id}`)).status, 200)
+  t.equal((await client.get('Patient')).status, 401)
+  const renewal = { grant_type: 'refresh_token', refresh_token: body.refresh_token }
+  t.match(await askToken(botica.baseUrl, renewal), { body: { error: 'invalid_grant' } })
 })
 
 t.test('sends no mail about a member of a rejected transaction', async (t) => {
