@@ -2,8 +2,8 @@
 
 import {
   CLI_CLIENT,
+  isPublicClient,
   isRegisteredRedirect,
-  ownsCredentials,
   safeRedirectUris,
 } from '../../shared/access/credentials/clients.ts'
 import { confirmation } from '../../shared/access/credentials/tokens.ts'
@@ -367,7 +367,7 @@ async function revoke(
   if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
   const client = await findClient(services, given.id)
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
-  if (hasClientProof(given, client) || ownsCredentials(client))
+  if (hasClientProof(given, client) || !isPublicClient(client))
     await verifyClientProof(services, keys, client, given)
   const loginId = await loginOfToken(services, token)
   const login = loginId === undefined ? undefined : await readLogin(services, loginId)

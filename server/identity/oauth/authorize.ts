@@ -1,9 +1,6 @@
 /** `/oauth2/authorize`: RFC 6749 §4.1, OpenID Connect Core §3.1.2, SMART App Launch, RFC 9207. */
 
-import {
-  isRegisteredRedirect,
-  ownsCredentials,
-} from '../../../shared/access/credentials/clients.ts'
+import { isPublicClient, isRegisteredRedirect } from '../../../shared/access/credentials/clients.ts'
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
 import type { Config } from '../../../shared/core/config/config.ts'
 import { HttpError } from '../../../shared/core/errors.ts'
@@ -218,8 +215,7 @@ async function requireNoFactor(services: Services, login: Resource): Promise<voi
  * the person must enter the password.
  */
 function mayRedeem(client: Resource, known: Resource): boolean {
-  const isPublic = client.tokenEndpointAuthMethod === 'none' || !ownsCredentials(client)
-  return isPublic || known.clientProven === true
+  return isPublicClient(client) || known.clientProven === true
 }
 
 /**

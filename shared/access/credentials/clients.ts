@@ -192,6 +192,11 @@ export function ownsCredentials(client: Resource): boolean {
   return isKnown || provesByCertificate(client)
 }
 
+/** True for a client that never has to prove itself: https://www.rfc-editor.org/rfc/rfc6749#section-2.1 */
+export function isPublicClient(client: Resource): boolean {
+  return client.tokenEndpointAuthMethod === 'none' || !ownsCredentials(client)
+}
+
 /** Leaves out unsafe addresses from before the check existed. */
 export function safeRedirectUris(client: Resource): readonly string[] {
   const list = asArray(client.redirectUris)

@@ -202,6 +202,32 @@ t.test('a refresh token is revoked by its client alone', async (t) => {
   t.equal((await revoke(refresh_token, randomUUID())).status, 401)
 })
 
+t.test('revokes for a public client that has a secret all the same', async (t) => {
+  const fields = {
+    resourceType: 'ClientApplication',
+    secret: 'unused',
+    redirectUris: [redirectUri],
+  }
+  const [open, closed] = await Promise.all(
+    ['none', 'client_secret_post'].map((tokenEndpointAuthMethod) =>
+      admin.create({ ...fields, tokenEndpointAuthMethod }),
+    ),
+  )
+  const revoke = async (client_id = '', token = '') =>
+    (
+      await fetch(`${baseUrl}oauth2/revoke`, {
+        method: 'POST',
+        body: new URLSearchParams({ token, client_id }),
+      })
+    ).status
+  const { access_token } = await requestTokens({ clientId: open?.id })
+  const client = createClient(baseUrl, access_token)
+  t.equal((await client.get('/auth/me')).status, 200)
+  t.equal(await revoke(open?.id, access_token), 200)
+  t.equal((await client.get('/auth/me')).status, 401)
+  t.equal(await revoke(closed?.id, access_token), 400, 'a confidential client proves itself')
+})
+
 t.test('limits userinfo to the scope', async (t) => {
   const { access_token } = await requestTokens({ scope: 'openid profile email phone address' })
   const { status, body } = await createClient(baseUrl, access_token).get('/oauth2/userinfo')
