@@ -238,8 +238,10 @@ function mapBundleLinks(
     const { fullUrl, method } = entry
     if (fullUrl === undefined || identity === undefined) continue
     const target = `${identity.type}/${identity.id}`
+    // The URL of a conditional entry does not name the id that the resource has here.
+    const hasOtherId = method === 'POST' || identity.condition !== undefined
     if (/^urn:/i.test(fullUrl)) links.set(urnKey(fullUrl), target)
-    else if (method === 'POST') links.set(fullUrl, target)
+    else if (hasOtherId) links.set(fullUrl, target)
   }
   return { targets: links, used: new Set() }
 }
@@ -262,8 +264,8 @@ export function requireDistinct(steps: readonly Step[]): void {
   }
 }
 
-// Links between entries: `urn:uuid:…` and `urn:oid:…` anywhere in a string, and absolute URLs of new resources.
-// https://hl7.org/fhir/R4/http.html#trules
+// Links between entries: `urn:uuid:…` and `urn:oid:…` anywhere in a string, and absolute URLs of new resources and of
+// matches. https://hl7.org/fhir/R4/http.html#trules
 
 interface Identities {
   /** fullUrl of an entry → `Type/id` it stands for. */

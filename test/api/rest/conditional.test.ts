@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Resource } from '../../fixtures/fhir.ts'
-import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { anObservation, aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
 
 const botica = await openBotica(t)
 const { client } = await botica.createMember()
@@ -91,6 +91,31 @@ t.test('accepts :in with a ValueSet in criteria', async (t) => {
   t.equal(unknown.status, 400)
   t.match(unknown.body, { issue: [{ expression: ['code:in'] }] })
 })
+
+for (const type of ['batch', 'transaction']) {
+  t.test(`links to the match of a conditional update in a ${type} by its fullUrl`, async (t) => {
+    const { patient, query } = known()
+    const { id } = await client.create(patient)
+    const url = (path: string) => `http://source.example.org/fhir/${path}`
+    const observations = ['Patient/1', url('Patient/1')].map((reference, i) => ({
+      fullUrl: url(`Observation/${i}`),
+      resource: anObservation(reference),
+      request: { method: 'POST', url: 'Observation' },
+    }))
+    const entry = [
+      ...observations,
+      {
+        fullUrl: url('Patient/1'),
+        resource: patient,
+        request: { method: 'PUT', url: `Patient?${query}` },
+      },
+    ]
+    const { body } = await client.post('', { resourceType: 'Bundle', type, entry })
+    const subject = { reference: `Patient/${id}` }
+    const linked = { response: { status: '201' }, resource: { subject } }
+    t.match(body, { entry: [linked, linked, { response: { status: '200' } }] })
+  })
+}
 
 t.test('returns 412 for several matches of any conditional interaction', async (t) => {
   const { patient, query } = known()
