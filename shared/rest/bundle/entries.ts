@@ -44,8 +44,8 @@ export function readBundle(
   if (entry.length > limits.maxBatchEntries) {
     throw tooCostly(`More than ${limits.maxBatchEntries} bundle entries`)
   }
-  const entries = withDistinctUrls(
-    entry.map((item, index) => readEntry(item, index, bases, findRoute)),
+  const entries = withKnownCriteria(
+    withDistinctUrls(entry.map((item, index) => readEntry(item, index, bases, findRoute))),
   )
   const writes = entries.filter((item) => !(item instanceof HttpError) && item.method !== 'GET')
   if (type === 'transaction' && writes.length > limits.maxTransactionWrites) {
@@ -66,6 +66,32 @@ function withDistinctUrls(entries: readonly (Entry | HttpError)[]): (Entry | Htt
     }
     return badRequest('Another entry has the same fullUrl', entryPath(index, '.fullUrl'))
   })
+}
+
+/** The search comes before the other entry has an id, so it would match nothing, and each repeat would create again. */
+function withKnownCriteria(entries: readonly (Entry | HttpError)[]): (Entry | HttpError)[] {
+  const urns = new Set(
+    entries.flatMap((entry) =>
+      entry instanceof HttpError || entry.fullUrl === undefined ? [] : urnKey(entry.fullUrl),
+    ),
+  )
+  return entries.map((entry) => {
+    if (entry instanceof HttpError) return entry
+    const criteria = entry.headers['if-none-exist'] ?? ''
+    const isOpen = criteria.match(URN)?.some((urn) => urns.has(urnKey(urn))) === true
+    if (!isOpen) return entry
+    const place = entryPath(entry.index, '.request.ifNoneExist')
+    return badRequest('ifNoneExist names another entry; use its identifier', place)
+  })
+}
+
+/** Names of entries: `urn:uuid:…` and `urn:oid:…`, in a url with escaped colons. */
+export const URN =
+  /urn(?::|%3A)uuid(?::|%3A)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|urn(?::|%3A)oid(?::|%3A)[0-2](?:\.\d+)+/gi
+
+/** Normalises a urn: percent signs decoded, lower case. */
+export function urnKey(urn: string): string {
+  return urn.replaceAll(/%3A/gi, ':').toLowerCase()
 }
 
 /** Errors: 400 for a member that FHIR does not define, such as a misspelt condition. */

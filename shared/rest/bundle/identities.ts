@@ -27,7 +27,7 @@ import {
   requireSingleMatch,
 } from '../conditional-references.ts'
 import { parseCriteriaQuery, readCondition } from '../criteria.ts'
-import { type Entry, type EntryPlan, entryPath, groupByStage } from './entries.ts'
+import { type Entry, type EntryPlan, entryPath, groupByStage, URN, urnKey } from './entries.ts'
 
 export interface Identity {
   readonly type: string
@@ -289,9 +289,6 @@ export function replaceLinks<T>(content: T, identities: Identities): T {
   return mapStrings(content, (text, name) => rewriteText(text, identities, name))
 }
 
-const URN =
-  /urn(?::|%3A)uuid(?::|%3A)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|urn(?::|%3A)oid(?::|%3A)[0-2](?:\.\d+)+/gi
-
 function rewriteText(text: string, identities: Identities, name: string): string {
   const { targets, used, base } = identities
   const target = name === 'reference' ? (targets.get(base + text) ?? targets.get(text)) : undefined
@@ -305,11 +302,6 @@ function rewriteText(text: string, identities: Identities, name: string): string
     used.add(meant)
     return meant
   })
-}
-
-/** Normalises a urn: percent signs decoded, lower case. */
-function urnKey(urn: string): string {
-  return urn.replaceAll(/%3A/gi, ':').toLowerCase()
 }
 
 // Conditional references to the same bundle are resolved last. https://hl7.org/fhir/R4/http.html#trules

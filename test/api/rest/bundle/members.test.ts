@@ -1,4 +1,5 @@
 /** Members of a bundle that would be ignored or are ambiguous are rejected with their path. */
+import { randomUUID } from 'node:crypto'
 import t, { type Test } from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import type { OperationOutcome, Resource } from '../../../fixtures/fhir.ts'
@@ -71,6 +72,21 @@ t.test('rejects a second entry with the same fullUrl', async (t) => {
   }
   const entries = [create({ fullUrl }), observation, create({ fullUrl })]
   await rejects(t, entries, 2, 'Bundle.entry[2].fullUrl')
+})
+
+t.test('rejects an ifNoneExist that names another entry', async (t) => {
+  const fullUrl = `urn:uuid:${randomUUID()}`
+  const observation = (value: string, name = 'subject') => ({
+    resource: anObservation(fullUrl),
+    request: { method: 'POST', url: 'Observation', ifNoneExist: `${name}=${value}` },
+  })
+  for (const value of [fullUrl, encodeURIComponent(fullUrl), fullUrl.toUpperCase()]) {
+    const place = 'Bundle.entry[0].request.ifNoneExist'
+    await rejects(t, [observation(value), create({ fullUrl })], 0, place)
+  }
+  const identifier = observation(`urn:ietf:rfc:3986|urn:uuid:${randomUUID()}`, 'identifier')
+  const answer = await send('transaction', [identifier, create({ fullUrl })])
+  t.equal(answer.status, 200, answer.text)
 })
 
 t.test('rejects a time of ifModifiedSince that cannot be read', async (t) => {
