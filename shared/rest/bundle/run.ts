@@ -126,6 +126,7 @@ async function carryOut(
         return updateFrom(context, { type, id, body: { ...body, id }, check })
       }
       if (hasIfMatch) throw preconditionFailed()
+      if (body.id !== undefined) return updateNamed(context, { type, id, body }, respond, isLocked)
       return isLocked
         ? createFrom(context, type, body, id)
         : createMatched(context, step, identity, body)
@@ -139,6 +140,18 @@ async function carryOut(
         check: condition && match && checkMatch(context, condition, match),
       })
   }
+}
+
+/** Creates under the id that the client has chosen, or restores the deleted resource of that id. */
+function updateNamed(
+  context: FhirContext,
+  { type, id, body }: { readonly type: string; readonly id: string; readonly body: Resource },
+  respond: Respond,
+  isLocked: boolean,
+): Promise<FhirReply> {
+  const { services, principal, request } = context
+  if (isLocked) return updateFrom(context, { type, id, body: { ...body, id } })
+  return respond(services, principal, { ...request, body: JSON.stringify(body) })
 }
 
 /** A resource that matches no longer leaves the update without a target, which only a new request can find. */

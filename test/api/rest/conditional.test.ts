@@ -115,6 +115,20 @@ for (const type of ['batch', 'transaction']) {
     const linked = { response: { status: '201' }, resource: { subject } }
     t.match(body, { entry: [linked, linked, { response: { status: '200' } }] })
   })
+
+  t.test(`restores a deleted resource that a conditional update in a ${type} names`, async (t) => {
+    const { superAdmin } = botica
+    const { patient, query } = known()
+    const id = randomUUID()
+    const request = { method: 'PUT', url: `Patient?${query}` }
+    const entry = [{ request, resource: { ...patient, id } }]
+    const put = () => superAdmin.post('', { resourceType: 'Bundle', type, entry })
+    t.match((await put()).body, { entry: [{ response: { status: '201' }, resource: { id } }] })
+    t.equal((await superAdmin.del(`Patient/${id}`)).status, 200)
+    t.match((await put()).body, {
+      entry: [{ response: { status: '200' }, resource: { id, meta: { versionId: '3' } } }],
+    })
+  })
 }
 
 t.test('returns 412 for several matches of any conditional interaction', async (t) => {
