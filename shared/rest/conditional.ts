@@ -183,7 +183,7 @@ async function askAboutMatches(
 ): Promise<void> {
   const { services, principal } = context
   const asked = { ...condition, count: limit + 1 }
-  const { versions } = await services.repository.search(principal, asked)
+  const { versions } = await services.repository.search(unlinked(principal), asked)
   if (versions.length > limit) return
   for (const { type, id } of versions) await beforeDelete(context, type, id)
 }

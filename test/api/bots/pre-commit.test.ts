@@ -85,6 +85,23 @@ t.test('runs for a deletion, which a bot may reject but not change', async (t) =
   t.match(await admin.del(`Organization/${gone}`), { status: 200 })
 })
 
+t.test('runs for a conditional deletion when a linked Project has a match, too', async (t) => {
+  const shared = await botica.createTenant()
+  const path = `Project/${botica.project.id}`
+  const { body } = await botica.superAdmin.get<Untyped>(path)
+  const link = [{ project: { reference: `Project/${shared.project.id}` } }]
+  t.equal((await botica.superAdmin.put(path, { ...body, link })).status, 200)
+  botica.services.principals.forget()
+  const organization = { resourceType: 'Organization', name: 'kept by both' }
+  await shared.admin.create(organization)
+  const { id } = await admin.create(organization)
+  t.equal(await total('Organization?name=kept by both'), 2)
+  t.match(await admin.del('Organization?name=kept by both'), { status: 400 })
+  t.equal((await admin.get(`Organization/${id}`)).status, 200)
+  t.equal((await botica.superAdmin.put(path, body)).status, 200)
+  botica.services.principals.forget()
+})
+
 t.test('runs for the resources that conditional writes create or change', async (t) => {
   const named = (name: string) => ({ resourceType: 'Organization', name })
   const once = { 'If-None-Exist': 'name=once' }
