@@ -5,7 +5,7 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
-import { badRequest, outcome, tooCostly } from '../../core/errors.ts'
+import { badRequest, outcome } from '../../core/errors.ts'
 import { responseEntry } from '../../fhir/bundle.ts'
 import {
   asArray,
@@ -31,16 +31,15 @@ import { createTogether, type Written } from '../../rest/write.ts'
 import type { Condition } from '../../search/language/search-request.ts'
 import { equals, searchFor } from '../../store/lookups.ts'
 import type { Repository } from '../../store/repository.ts'
-import { parseVersion } from '../../store/rows/rows.ts'
 import { compileFitTest, type Span } from './availability.ts'
 import {
   type Calendar,
   DAY_MS,
-  groupSlots,
   LONGEST_DAYS,
   loadCalendar,
   MOST_SCHEDULES,
   MOST_SLOTS,
+  readPages,
   SERVICE,
   slotSearchWindow,
 } from './find.ts'
@@ -263,12 +262,10 @@ async function requireFree(
         return { code, type: 'date', modifier: undefined, values: [value] } as const
       }),
     ]
-    const request = searchFor('Slot', conditions, MOST_SLOTS, [])
-    const { versions, next } = await inside.search(reader, request)
-    if (next !== undefined) throw tooCostly('The Schedule has too many Slots in this time')
-    const slots = groupSlots(versions.map(parseVersion))
-    const isFree = slots.free.some(({ start, end }) => start === time.start && end === time.end)
-    const isSlot = terms.durationMs !== undefined || isFree
+    const byId = [{ code: '_id', descending: false }]
+    const request = searchFor('Slot', conditions, MOST_SLOTS, byId)
+    const slots = await readPages((cursor) => inside.search(reader, { ...request, cursor }))
+    const isSlot = terms.durationMs !== undefined || slots.free.some((one) => isSame(one, time))
     if (!isSlot || !compileFitTest(terms, slots, time)(time)) {
       throw badRequest('Requested time slot is not available', 'Slot.start')
     }

@@ -6,6 +6,7 @@ import { type Inputs, parametersReply, readInputs } from '../../request/paramete
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { searchByQuery } from '../../rest/criteria.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
+import type { SearchPage } from '../../store/rows/version.ts'
 import {
   compileFitTest,
   freeSpans,
@@ -122,13 +123,19 @@ export async function loadCalendar(
 async function readSlots(call: OperationCall, { schedule, terms }: Calendar, span: Span) {
   const query = new URLSearchParams({ schedule: `Schedule/${schedule.id}` })
   for (const [name, value] of slotSearchWindow(terms, span)) query.append(name, value)
+  return await readPages((cursor) =>
+    searchByQuery(call, 'Slot', query, { count: MOST_SLOTS, cursor }),
+  )
+}
+
+/** Errors: 400 too-costly for too many pages. */
+export async function readPages(
+  readPage: (cursor: string | undefined) => Promise<SearchPage>,
+): Promise<Slots> {
   const slots: Resource[] = []
   let cursor: string | undefined
   for (let page = 0; page < MOST_SLOT_PAGES; page++) {
-    const { versions, next } = await searchByQuery(call, 'Slot', query, {
-      count: MOST_SLOTS,
-      cursor,
-    })
+    const { versions, next } = await readPage(cursor)
     slots.push(...versions.map(parseVersion))
     cursor = next
     if (next === undefined) return groupSlots(slots)
@@ -147,7 +154,7 @@ export function slotSearchWindow(
   ]
 }
 
-export function groupSlots(all: readonly Resource[]): Slots {
+function groupSlots(all: readonly Resource[]): Slots {
   const spans = (isWanted: (status: unknown) => boolean) =>
     all.flatMap(({ status, start, end }) => {
       const [from, until] = [parseDate(start)?.low, parseDate(end)?.low]
