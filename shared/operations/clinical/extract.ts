@@ -50,22 +50,27 @@ export const extract: Operation = {
     const expressions = templateExpressions(questionnaire)
     const variables = { questionnaire, context: response }
     const resolve = variableResolver(call, expressions, { questionnaire, response })
-    const makers: (() => Entry)[] = []
+    const makers: Maker[] = []
     const { subject } = response
     const walk = { response, resolve, makers, isObserved: false, category: [], subject }
     const place = { questionnaire, path: 'Questionnaire' }
     await walkItems({ ...walk, ...place }, { node: response, root: response, variables })
-    const isTooMuch = makers.length > MOST_ENTRIES
-    if (isTooMuch) throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
+    requireFew(makers)
     await compileAhead(expressions)
     const entries: Entry[] = []
     for (const make of makers) {
-      entries.push(withinLimits(make))
+      entries.push(...withinLimits(make))
+      requireFew(entries)
       await yieldTurn()
     }
     const entry = entries.length === 0 ? undefined : entries
     return jsonReply(200, { resourceType: 'Bundle', type: 'transaction', entry })
   },
+}
+
+/** Errors: 400 too-costly. */
+function requireFew({ length }: readonly unknown[]): void {
+  if (length > MOST_ENTRIES) throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
 }
 
 async function readResponse(
@@ -117,13 +122,15 @@ interface Entry {
   readonly request: Readonly<Record<string, unknown>>
 }
 
+type Maker = () => readonly Entry[]
+
 interface Walk {
   readonly response: Resource
   readonly resolve: ResolveVariables
   /** The Questionnaire or one of its items, and its path. */
   readonly questionnaire: Item
   readonly path: string
-  readonly makers: (() => Entry)[]
+  readonly makers: Maker[]
   /** Extracts Observations, unless an item overrides it. */
   readonly isObserved: boolean
   readonly category: readonly unknown[]
@@ -137,7 +144,7 @@ async function walkItems(walk: Walk, scope: Scope): Promise<void> {
   const variables = await resolve({ defined: questionnaire, path, node: scope.node, known })
   const inner = { ...scope, variables }
   for (const extension of sdcExtensions(questionnaire, 'templateExtract')) {
-    makers.push(() => templateEntry(walk, extension, inner))
+    makers.push(() => templateEntries(walk, extension, inner))
   }
   const isObserved = sdcExtensions(questionnaire, 'observationExtract')[0]?.valueBoolean
   const own = sdcExtensions(questionnaire, 'observation-extract-category')
@@ -149,7 +156,7 @@ async function walkItems(walk: Walk, scope: Scope): Promise<void> {
   const subject = subjectIn(questionnaire, children) ?? walk.subject
   const below = { ...walk, category, subject, isObserved: (isObserved ?? walk.isObserved) === true }
   if (below.isObserved && Array.isArray(questionnaire.code)) {
-    for (const answer of answers) makers.push(() => observationEntry(below, answer))
+    for (const answer of answers) makers.push(() => [observationEntry(below, answer)])
   }
   for (const [i, defined] of toObjects(questionnaire.item).entries()) {
     const place = { questionnaire: defined, path: `${path}.item[${i}]` }
@@ -178,7 +185,12 @@ function allocated(item: Item): Record<string, string> {
 
 const CONDITIONS = ['ifNoneMatch', 'ifModifiedSince', 'ifMatch', 'ifNoneExist']
 
-function templateEntry({ questionnaire, response }: Walk, extension: Item, scope: Scope): Entry {
+/** Returns an entry for each value of the template's own context; one without a context. */
+function templateEntries(
+  { questionnaire, response }: Walk,
+  extension: Item,
+  scope: Scope,
+): readonly Entry[] {
   const part = (name: string) => toObjects(extension.extension).find(({ url }) => url === name)
   const text = (name: string) => {
     const expression = part(name)?.valueString
@@ -192,24 +204,27 @@ function templateEntry({ questionnaire, response }: Walk, extension: Item, scope
     : questionnaire
   const template = toObjects(contained).find(({ id }) => `#${String(id)}` === name)
   if (!isResource(template)) throw badRequest(`The template ${name} is not contained`)
-  const made = filled(template, { ...scope, root: response })
-  // Only expression elements are removed, so it stays a resource.
-  const { id: _, ...resource } = made as Resource
+  const copies = fillTemplate(template, { ...scope, root: response })
   const id = text('resourceId')
   const type = template.resourceType
   const conditions = CONDITIONS.flatMap((condition) => {
     const value = text(condition)
     return value === undefined ? [] : [[condition, value]]
   })
-  return {
-    fullUrl: text('fullUrl') ?? `urn:uuid:${randomUUID()}`,
-    resource: { ...resource, resourceType: type, ...(id === undefined ? {} : { id }) },
-    request: {
-      method: id === undefined ? 'POST' : 'PUT',
-      url: id === undefined ? type : `${type}/${id}`,
-      ...Object.fromEntries(conditions),
-    },
+  const request = {
+    method: id === undefined ? 'POST' : 'PUT',
+    url: id === undefined ? type : `${type}/${id}`,
+    ...Object.fromEntries(conditions),
   }
+  return copies.map((copy) => {
+    if (!isObject(copy)) throw badRequest(`The template ${name} makes no resource`)
+    const { id: _, ...resource } = copy
+    return {
+      fullUrl: text('fullUrl') ?? `urn:uuid:${randomUUID()}`,
+      resource: { ...resource, resourceType: type, ...(id === undefined ? {} : { id }) },
+      request,
+    }
+  })
 }
 
 /** https://hl7.org/fhir/uv/sdc/extraction.html#observation-based-extraction */
@@ -277,13 +292,6 @@ interface Scope {
 
 function evaluated(expression: string, { node, root, variables }: Scope): unknown[] {
   return compileTenant(expression, nodeTypePath(node))(node, { ...variables, resource: root })
-}
-
-/** Copies an element; undefined if its expression selects nothing. */
-function filled(element: unknown, scope: Scope): unknown {
-  if (!isObject(element)) return element
-  const [only] = fillTemplate(element, scope)
-  return only
 }
 
 /** Copies an element for each value of its context; once without a context. */

@@ -241,13 +241,7 @@ const QUERY = 'application/x-fhir-query'
 const fromVariables = (expression: string, variables: readonly object[]) => ({
   resourceType: 'Questionnaire',
   status: 'active',
-  contained: [
-    {
-      resourceType: 'Basic',
-      id: 'template',
-      code: { _text: value(expression) },
-    },
-  ],
+  contained: [{ resourceType: 'Basic', id: 'template', code: { _text: value(expression) } }],
   extension: [
     ...variables,
     {
@@ -263,6 +257,20 @@ const ofPatient = {
 }
 const extractBy = (questionnaire: object, client = admin) =>
   ask(extraction(ofPatient, questionnaire), client)
+
+t.test('makes a resource for each value of the context of a template', async (t) => {
+  const form = fromVariables("item.where(linkId = 'contact-name').answer.value", [])
+  const [template] = form.contained
+  const extension = [context("item.where(linkId = 'contacts')")]
+  const made = async (...item: object[]) => {
+    const contained = [{ ...template, extension }]
+    const { status, body } = await ask(extraction({ ...answered, item }, { ...form, contained }))
+    t.equal(status, 200, JSON.stringify(body))
+    return body.entry?.map(({ resource }) => (resource as Untyped).code.text)
+  }
+  t.same(await made(contact('Bob'), contact('Eve')), ['Bob', 'Eve'])
+  t.equal(await made(), undefined)
+})
 
 t.test('templates use variables of FHIRPath and X-FHIR-Query', async (t) => {
   const body = (display: string) => ({
