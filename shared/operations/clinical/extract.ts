@@ -5,7 +5,14 @@
 import { randomUUID } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
-import { isObject, isResource, type Resource, referenceIn, toObjects } from '../../fhir/resource.ts'
+import {
+  asArray,
+  isObject,
+  isResource,
+  type Resource,
+  referenceIn,
+  toObjects,
+} from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { jsonReply } from '../../request/reply.ts'
@@ -342,13 +349,19 @@ function fillPrimitive(
   scope: Scope,
 ): void {
   const isList = Array.isArray(value)
-  const sources = (isList ? value : [value]).filter(isObject)
-  const expressions = sources.flatMap((source) => expressionIn(source, VALUE).expression ?? [])
-  if (expressions.length === 0) {
+  const expressions = (isList ? value : [value]).map((source: unknown) =>
+    isObject(source) ? expressionIn(source, VALUE).expression : undefined,
+  )
+  if (expressions.every((expression) => expression === undefined)) {
     copy[`_${name}`] = value
     return
   }
-  const values = expressions.flatMap((expression) => evaluated(expression, scope))
+  const fixed = isList ? asArray(copy[name]) : []
+  const length = Math.max(expressions.length, fixed.length)
+  const values = Array.from({ length }, (_, i) => {
+    const expression = expressions[i]
+    return expression === undefined ? (fixed[i] ?? []) : evaluated(expression, scope)
+  }).flat()
   if (values.length === 0) delete copy[name]
   else copy[name] = isList ? values : values[0]
 }

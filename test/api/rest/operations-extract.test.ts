@@ -105,8 +105,8 @@ const templates = {
         {
           extension: [context("item.where(linkId = 'name')")],
           _family: value("item.where(linkId = 'family').answer.value.first()"),
-          given: ['?'],
-          _given: [value("item.where(linkId = 'given').answer.value")],
+          given: ['Mary', '?'],
+          _given: [null, value("item.where(linkId = 'given').answer.value")],
         },
       ],
       _birthDate: value("item.where(linkId = 'birth').answer.value"),
@@ -193,7 +193,7 @@ t.test('fills the templates of a Questionnaire', async (t) => {
   t.match(who?.request, { method: 'POST', url: 'Patient', ifNoneExist: 'birthdate=1990-01-02' })
   t.same(who?.resource, {
     resourceType: 'Patient',
-    name: [{ family: 'Smith', given: ['Ann', 'Lee'] }],
+    name: [{ family: 'Smith', given: ['Mary', 'Ann', 'Lee'] }],
     gender: 'unknown',
     birthDate: '1990-01-02',
   })
