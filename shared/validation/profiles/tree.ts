@@ -54,11 +54,18 @@ export interface ElementNode {
 /** Maximum JSON nesting of a body. */
 const MAX_STEPS = 64
 
+/** Ignores elements without members that the standard requires: a Project that is not strict may store them. */
 export function profileElements({
   snapshot,
   differential,
 }: StructureDefinition): readonly ProfileElement[] {
-  return snapshot?.element ?? differential?.element ?? []
+  return (snapshot?.element ?? differential?.element ?? []).filter(isComplete)
+}
+
+function isComplete({ id, path, slicing, type = [] }: ProfileElement): boolean {
+  const discriminators = slicing?.discriminator?.map((one) => one.path) ?? []
+  const codes = type.map(({ code }) => code)
+  return [id ?? path, ...discriminators, ...codes].every((text: unknown) => text !== undefined)
 }
 
 export function requiredSet(element: ProfileElement | undefined): string | undefined {

@@ -293,6 +293,31 @@ t.test('ignores an unusable profile', async (t) => {
   t.equal((await send(admin, usLikePatient({ meta: { profile: [loop] } }))).status, 201)
 })
 
+t.test('ignores elements of a profile that a strict Project would reject', async (t) => {
+  const { admin, project } = await botica.createTenant()
+  const path = `Project/${project.id}`
+  const { body } = await botica.superAdmin.get(path)
+  await botica.superAdmin.put(path, { ...body, strictMode: false })
+  botica.services.principals.forget()
+  const deceased = 'Patient.deceased[x]'
+  const slicing = (discriminator: object) => ({ rules: 'open', discriminator: [discriminator] })
+  const url = 'http://example.org/incomplete'
+  const element = [
+    { min: 1 },
+    { id: 'Patient.name', path: 'Patient.name', slicing: slicing({ type: 'value' }) },
+    { id: deceased, path: deceased, slicing: slicing({ type: 'type', path: '$this' }) },
+    { id: `${deceased}:x`, path: deceased, sliceName: 'x', type: [{ profile: ['urn:x'] }] },
+    { id: 'Patient.gender', path: 'Patient.gender', min: 1 },
+  ]
+  await admin.create(patientProfile({ url, differential: { element } }))
+  const sent = aPatient({ gender: undefined, deceasedBoolean: true, meta: { profile: [url] } })
+  const answer = await admin.post('Patient', sent, { Prefer: 'return=OperationOutcome' })
+  t.equal(answer.status, 201, answer.text)
+  t.match(answer.body, {
+    issue: [{ severity: 'information' }, { severity: 'warning', expression: ['Patient.gender'] }],
+  })
+})
+
 t.test('stops a tenant’s invariant that is too costly', async (t) => {
   const { admin } = await botica.createTenant()
   const url = 'http://example.org/costly'
