@@ -75,11 +75,16 @@ function toDraft(concept: Concept, parent: string | undefined): Draft {
     code,
     display,
     definition,
-    designations: designation,
+    designations: designation.filter(hasValue),
     properties: property.filter((item) => !PARENT.has(item.code) && item.code !== 'child'),
     parents: parent === undefined ? parents : [...parents, parent],
     children: propertyCodes(property, CHILD),
   }
+}
+
+/** A policy may hide the value, and a Project that is not strict may omit it. */
+export function hasValue({ value }: Partial<Designation>): boolean {
+  return value !== undefined
 }
 
 const PARENT = new Set(['parent', 'subsumedBy'])

@@ -5,7 +5,7 @@
  */
 import { tooCostly } from '../core/errors.ts'
 import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
-import { type ConceptNode, type Fold, folding, lower } from './concept-index.ts'
+import { type ConceptNode, type Fold, folding, hasValue, lower } from './concept-index.ts'
 import { isAbstract, isInactive, rankConcepts } from './concepts.ts'
 import { type CodeSource, fitsVersion } from './find.ts'
 import {
@@ -237,7 +237,7 @@ function renamed(own: Code, { display, designation }: Concept, language: string 
   return {
     ...own,
     ...(display === undefined ? {} : { display, language: language ?? own.language }),
-    designations: designation ?? own.designations,
+    designations: designation?.filter(hasValue) ?? own.designations,
     otherNames: [...before, ...own.designations],
   }
 }

@@ -204,6 +204,20 @@ t.test('a display given by the value set has the language of the value set', asy
   t.match(await judged(...english, language), { result: false, display: 'Eichbaum' })
 })
 
+t.test('ignores a designation without a value', async (t) => {
+  const concept = [{ code: 'oak', display: 'Oak', designation: [{ language: 'de' }] }]
+  const system = { resourceType: 'CodeSystem', status: 'active', url: SYSTEM, concept }
+  for (const [path, name, resource] of [
+    ['CodeSystem/$validate-code', 'codeSystem', { ...system, content: 'complete' }],
+    ['ValueSet/$validate-code', 'valueSet', aValueSet([{ ...first, concept }])],
+  ] as const) {
+    const given = { name: 'coding', valueCoding: coding('oak', 'Ash') }
+    const { status, body, text } = await ask(path, { name, resource }, given)
+    t.equal(status, 200, text)
+    t.match(body, { parameter: [{ name: 'result', valueBoolean: false }] })
+  }
+})
+
 t.test('a concept is valid when one of its codings is valid', async (t) => {
   const concept = (...codings: object[]) =>
     judged(text('url', url('first')), {
