@@ -284,8 +284,10 @@ export async function findMaps(
 
 function isBetween({ conceptMap }: FoundMap, { source, target }: MapSearch): boolean {
   const { sourceUri, sourceCanonical, targetUri, targetCanonical } = conceptMap
-  const isFrom = source === undefined || [sourceUri, sourceCanonical].includes(source)
-  return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
+  const isNamed = (asked: string | undefined, own: readonly (string | undefined)[]) =>
+    asked === undefined || own.some((url = '') => url === asked || canonicalUrl(url) === asked)
+  const isFrom = isNamed(source, [sourceUri, sourceCanonical])
+  return isFrom && isNamed(target, [targetUri, targetCanonical])
 }
 
 /** A map names each value set by uri or canonical, which are two search parameters. */

@@ -51,6 +51,7 @@ await make('main', {
   ],
 })
 await make('other', {
+  sourceCanonical: `${OWN}/ValueSet/other|2`,
   group: [
     {
       source: LOCAL,
@@ -243,6 +244,7 @@ t.test('without a map, all maps of the project are searched', async (t) => {
       ['sodium'],
     ],
     ['a source value set', [code('x'), text('source', `${OWN}/ValueSet/more`)], ['y']],
+    ['a versioned value set', [code('na'), text('source', `${OWN}/ValueSet/other`)], ['S']],
     ['a target value set', [code('na'), text('target', `${OWN}/ValueSet/lab`)], ['sodium']],
     ['other value sets', [code('na'), text('source', 'urn:none')], []],
     ['no mapping', [code('nothing')], []],
