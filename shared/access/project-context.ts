@@ -128,6 +128,12 @@ export function linkedProjects(
   return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
 }
 
+/** True when a Project shares the type with the Principal; a linked Project shares only certain types. */
+export function isShared(principal: Principal, project: number, type: string): boolean {
+  if (project === principal.project.number || principal.isSuperAdmin) return true
+  return linkedProjects(principal, type).some(({ number }) => number === project)
+}
+
 export function exportsType({ exportedResourceType }: Resource, type: string): boolean {
   const exports = stringItems(exportedResourceType)
   return exports.length === 0 || exports.includes(type)

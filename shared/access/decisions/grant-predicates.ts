@@ -21,6 +21,7 @@ import type { Grant, Interaction } from '../grant.ts'
 import { hidesAny } from '../hidden.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../policy.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../principal.ts'
+import { isShared } from '../project-context.ts'
 import {
   compileRowMatcher,
   dependsOnRowOnly,
@@ -258,14 +259,16 @@ export function visibleRows(
     units,
     isIndexed: store.statistics?.isIndexed,
     visible: [...(isLimited ? [own] : []), ...granted],
-    enter: (other, inner) =>
-      visibleRows(store, principal, other, {
+    enter: (other, inner) => {
+      if (!isShared(principal, project, other)) return undefined
+      return visibleRows(store, principal, other, {
         interaction: 'search',
         project,
         units,
         codes: inner,
         from: type,
-      }),
+      })
+    },
   }
 }
 

@@ -3,7 +3,7 @@
 import { visibleRows, withVisible } from '../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { linkedProjects } from '../../access/project-context.ts'
+import { isShared } from '../../access/project-context.ts'
 import { badRequest, forbidden } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { UCUM } from '../../fhir/values.ts'
@@ -77,12 +77,6 @@ export async function prepare(
     }),
   )
   return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
-}
-
-/** True when a Project shares the type with the Principal; a linked Project shares only certain types. */
-export function isShared(principal: Principal, project: number, type: string): boolean {
-  if (project === principal.project.number || principal.isSuperAdmin) return true
-  return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 
 export function planQuery(

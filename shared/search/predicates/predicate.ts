@@ -158,7 +158,7 @@ export interface SearchScope {
   readonly units: readonly string[]
   /** Visibility predicates, part of every statement that reads these rows. */
   readonly visible: readonly Predicate[]
-  /** Enters the far end of a join; undefined if the Principal may not search its type. Errors: 403 if hidden. */
+  /** Enters the far end of a join; undefined if the Principal may not search its type there. Errors: 403 if hidden. */
   readonly enter: (type: string, codes: readonly string[]) => SearchScope | undefined
   /** True when all rows have this version's index; absent: older rows may lack keys. */
   readonly isIndexed?: boolean | undefined

@@ -50,6 +50,44 @@ t.test('hides unshared types, and hides the link from the linked Project', async
   t.equal((await ids(foreign.admin, 'Practitioner?name=linkman')).length, 1)
 })
 
+t.test('does not reach unshared types of a linked Project by chains', async (t) => {
+  await shared.admin.create(
+    aPatient({
+      name: [{ family: 'Unshared' }],
+      generalPractitioner: [{ reference: `Practitioner/${theirs.id}` }],
+    }),
+  )
+  const list = await shared.admin.create({
+    resourceType: 'List',
+    status: 'current',
+    mode: 'working',
+    entry: [{ item: { reference: `Practitioner/${theirs.id}` } }],
+  })
+  const endpoint = await shared.admin.create({
+    resourceType: 'Endpoint',
+    status: 'active',
+    name: 'Unshared',
+    connectionType: { code: 'hl7-fhir-rest' },
+    payloadType: [{ text: 'any' }],
+    address: 'https://example.org/fhir',
+  })
+  const organization = await shared.admin.create({
+    resourceType: 'Organization',
+    name: 'Unshared',
+    endpoint: [{ reference: `Endpoint/${endpoint.id}` }],
+  })
+  const cases: readonly (readonly [query: string, id: string])[] = [
+    ['Practitioner?_has:Patient:general-practitioner:name=unshared', theirs.id],
+    ['Practitioner?_filter=_has:Patient:general-practitioner:name sw unshared', theirs.id],
+    [`Practitioner?_list=${list.id}`, theirs.id],
+    ['Organization?endpoint.name=unshared', organization.id],
+  ]
+  for (const [query, id] of cases) {
+    t.same(await ids(shared.admin, query), [id], query)
+    t.same(await ids(admin, query), [], query)
+  }
+})
+
 t.test('narrows a search by _project', async (t) => {
   const of = (id: string) => ids(admin, `Practitioner?name=linkman&_project=${id}`)
   t.same(await of(project.id), [own.id])
