@@ -10,6 +10,7 @@ import {
   notFound,
   outcome,
 } from '../core/errors.ts'
+import { singleValue } from '../core/query.ts'
 import { LOST, retryOnConflict } from '../core/retry.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
@@ -157,9 +158,9 @@ export async function deleteMatch(
   return retryOnConflict<readonly Issue[]>(attempt, { inTransaction: true })
 }
 
-/** Maximum of a conditional delete: one, or `_count`. */
+/** Maximum of a conditional delete: `_count`, or one without it or its value. */
 export function mostDeletions({ count }: SearchRequest, query: URLSearchParams): number {
-  return query.has('_count') ? Math.min(count, MAX_DELETIONS) : 1
+  return singleValue(query, '_count') === undefined ? 1 : Math.min(count, MAX_DELETIONS)
 }
 
 export async function deleteConditional(context: FhirContext, type: string): Promise<FhirReply> {

@@ -194,6 +194,21 @@ t.test('deletes one match, or as many as requested', async (t) => {
   for (const { id } of made) t.equal((await client.get(`Patient/${id}`)).status, 410)
 })
 
+t.test('deletes one match at most when _count has no value', async (t) => {
+  const { patient, query } = known()
+  const made = [await client.create(patient), await client.create(patient)]
+  const url = `Patient?${query}&_count=`
+  t.equal((await client.del(url)).status, 412)
+  for (const type of ['batch', 'transaction']) {
+    const entry = [{ request: { method: 'DELETE', url } }]
+    t.match(
+      (await client.post('', { resourceType: 'Bundle', type, entry })).text,
+      'matched multiple',
+    )
+  }
+  for (const { id } of made) t.equal((await client.get(`Patient/${id}`)).status, 200)
+})
+
 const withoutCriteria: [string, () => Promise<{ status: number }>][] = [
   ['delete', () => client.del('Patient')],
   ['delete with a count', () => client.del('Patient?_count=5')],
