@@ -22,6 +22,7 @@ import {
   someLeaf,
 } from '../search/language/search-request.ts'
 import { escapeValue } from '../search/language/values.ts'
+import { requireFewValues } from '../search/planner/key-count.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { SearchPage } from '../store/rows/version.ts'
 import { expandCodeConditions } from './codes.ts'
@@ -89,6 +90,7 @@ export async function readSearches(
   query: URLSearchParams,
 ): Promise<readonly SearchRequest[]> {
   if (wantsStrict(context.request.headers.prefer)) requireElements(types, query)
+  requireFewValues(types, query)
   return Promise.all(types.map((type) => readTypeSearch(context, type, query)))
 }
 

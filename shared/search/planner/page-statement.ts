@@ -171,11 +171,12 @@ export function countedStatement(
 }
 
 function statementBuilder() {
-  const { values, bind } = binder()
-  const statement = (text: string): Statement => {
-    // The protocol counts parameters in 16 bits.
-    if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
-    return { text, values }
+  const { values, bind: add } = binder()
+  const bind: Bind = (value, type) => {
+    // The protocol counts parameters in 16 bits; the text of more could fill the memory.
+    if (values.length === MAX_BINDINGS) throw tooCostly('The search has too many values')
+    return add(value, type)
   }
+  const statement = (text: string): Statement => ({ text, values })
   return { bind, statement }
 }

@@ -109,6 +109,30 @@ t.test('rejects bytes that are not UTF-8', async (t) => {
   t.equal((await admin.post('Patient/_search', 'name=%c3%bc', form)).status, 200)
 })
 
+const bareIds = (from: number) => Array.from({ length: 100 }, (_, i) => `id${from + i}`).join(',')
+const targets = Array.from({ length: 20 }, (_, i) => `target=${bareIds(100 * i)}`)
+
+t.test('rejects values that stand for too many resources', async (t) => {
+  const form = { 'Content-Type': 'application/x-www-form-urlencoded' }
+  const tags = ['a', 'b'].map((name) => `_tag=${name}${many(1000)}`)
+  const entry = targets.map((query) => ({
+    request: { method: 'DELETE', url: `Provenance?${query}` },
+  }))
+  const bundle = (type: string) => admin.post('', { resourceType: 'Bundle', type, entry })
+  for (const { status, text } of [
+    await admin.post('Provenance/_search', targets.join('&'), form),
+    await admin.post('_search', tags.join('&'), form),
+    await bundle('transaction'),
+  ]) {
+    t.equal(status, 400)
+    t.match(text, 'The search has too many values')
+  }
+  const { status, text } = await bundle('batch')
+  t.equal(status, 200)
+  t.match(text, 'The search has too many values')
+  t.equal((await admin.post('Provenance/_search', targets[0], form)).status, 200)
+})
+
 const SQL = [
   "' or 1=1 --",
   "'; drop table resource; --",
