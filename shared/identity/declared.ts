@@ -4,7 +4,7 @@ import { linkedProjects } from '../access/project-context.ts'
 import { Cache } from '../core/cache.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import type { Connection } from '../postgres/statement.ts'
-import { withVersions } from '../store/rows/rows.ts'
+import { WELL_FORMED_CONTENT, withVersions } from '../store/rows/rows.ts'
 
 export interface Declared {
   /** Equal for equal versions. */
@@ -96,9 +96,6 @@ async function readOne(
   return declared
 }
 
-/** PostgreSQL refuses half a surrogate pair anywhere in a document; whole pairs are stored as characters. */
-const WELL_FORMED = String.raw`regexp_replace(v.content, '\\ud[89a-f][0-9a-f]{2}', '\\ufffd', 'gi')`
-
 /** Only elements of the definitions leave PostgreSQL: a guide has dozens of megabytes. */
 async function readDefinitions(
   connection: Connection,
@@ -109,7 +106,7 @@ async function readDefinitions(
     name: 'declared-definitions',
     text: `select r.type as kind, x.json->>'url' as url, x.json->>'version' as version, x.json->>'type' as type
       from (${ROWS}) r ${withVersions('$1')}
-      cross join lateral (select ${WELL_FORMED}::json as json offset 0) x
+      cross join lateral (select ${WELL_FORMED_CONTENT}::json as json offset 0) x
       where x.json->>'url' is not null and x.json->>'status' in ('active', 'draft')
         and case r.type
           when ${typeNumber(STRUCTURE)} then x.json->>'kind' = 'resource' and x.json->>'derivation' = 'constraint'

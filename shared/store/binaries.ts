@@ -9,7 +9,7 @@ import { dialect, fixedSql } from '../postgres/chosen-dialect.ts'
 import { arrayLiteral } from '../postgres/statement.ts'
 import { readMany } from './read/read.ts'
 import { isLegalId, readRow, rowScope, type StoreContext } from './rows/context.ts'
-import { toVersion } from './rows/rows.ts'
+import { toVersion, WELL_FORMED_CONTENT } from './rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from './rows/version.ts'
 
 export const BINARY = 'Binary'
@@ -67,7 +67,7 @@ interface HeadRow {
   readonly context: string | null
 }
 
-const HEAD = `v.place, v.ver, v.meta_ext, (v.content::json -> 'securityContext')::text as context`
+const HEAD = `v.place, v.ver, v.meta_ext, (${WELL_FORMED_CONTENT}::json -> 'securityContext')::text as context`
 const HEADS = fixedSql(
   () => `select ${HEAD} from (select x.place, v.*
     from ${dialect.unnest('$1::int[]', '$2::uuid[]')} as x(place, id)

@@ -11,7 +11,7 @@ import { type Slice, sliceToBuffer, toSlice } from '../../outbound/storage/stora
 import { dialect } from '../../postgres/chosen-dialect.ts'
 import { arrayLiteral, type Bind, binder } from '../../postgres/statement.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
-import { contentId } from '../../store/rows/rows.ts'
+import { contentId, WELL_FORMED_CONTENT } from '../../store/rows/rows.ts'
 import {
   addIssues,
   type ExportInput,
@@ -302,7 +302,7 @@ function newestSql(about: Selection, bind: Bind): string {
     cross join lateral (select ${columns}, ${asked} as asked
       from resource r join version v using (project, type, id, ver)
       where r.keys @> array[k.key] and ${own}
-      order by (v.content::jsonb ->> 'recorded')::timestamptz desc nulls last, r.lu desc, r.id
+      order by (${WELL_FORMED_CONTENT}::json ->> 'recorded')::timestamptz desc nulls last, r.lu desc, r.id
       limit 1) p where p.asked`
 }
 

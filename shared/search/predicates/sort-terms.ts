@@ -8,6 +8,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../postgres/statement.ts'
 import { plannedParameter } from '../../store/index/index-plan.ts'
 import type { Keys } from '../../store/index/keys.ts'
+import { WELL_FORMED_CONTENT } from '../../store/rows/rows.ts'
 import { type Criterion, isCondition, type SortRule } from '../language/search-request.ts'
 import { type NearValue, parseNearValue } from '../language/values.ts'
 import { parameterSql } from './predicate.ts'
@@ -186,7 +187,7 @@ function contentSql(
     throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
   return (project, bind) => `(select ${pick}((x #>> '{}') collate "C")
     from version v cross join unnest(${bind(paths, 'text[]')}) path
-      cross join jsonb_path_query(v.content::jsonb, path::jsonpath) x
+      cross join jsonb_path_query(${WELL_FORMED_CONTENT}::jsonb, path::jsonpath) x
     where v.project = ${bind(project, 'int')} and v.type = r.type and v.id = r.id and v.ver = r.ver)`
 }
 

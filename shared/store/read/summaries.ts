@@ -11,6 +11,7 @@ import { forbidden } from '../../core/errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
 import { arrayLiteral, type Bind, binder, type Connection } from '../../postgres/statement.ts'
 import type { StoreContext } from '../rows/context.ts'
+import { WELL_FORMED_CONTENT } from '../rows/rows.ts'
 
 export interface MetaSummary {
   readonly tag: readonly object[]
@@ -56,7 +57,7 @@ async function readProfiles(
         where r.project = ${own} and r.type = x.t and ${seen} order by r.lu desc
         limit ${bind(Math.ceil(LOOKED_AT / Math.min(types.length, 20)), 'int')}) r
       join version v on v.project = ${own} and v.type = r.type and v.id = r.id and v.ver = r.ver
-      cross join lateral json_array_elements_text(v.content::json #> '{meta,profile}') as p(url)
+      cross join lateral json_array_elements_text(${WELL_FORMED_CONTENT}::json #> '{meta,profile}') as p(url)
       where v.content like '%"profile":[%' order by url limit ${bind(MOST_CODINGS, 'int')}`,
     values,
   })

@@ -36,6 +36,14 @@ export const withVersions = (
 ) => `cross join lateral (select * from version c where c.project = ${project}
     and c.type = r.type and c.id = r.id and c.ver <= r.ver order by c.ver desc limit 1) v`
 
+/**
+ * The content of `v`, to cast to JSON: PostgreSQL refuses half a surrogate pair anywhere in a document; whole pairs are
+ * stored as characters. Looking for one is faster than replacing it.
+ */
+export const WELL_FORMED_CONTENT = String.raw`(case
+  when v.content like '%\\ud%' or v.content like '%\\uD%'
+  then regexp_replace(v.content, '\\ud[89a-f][0-9a-f]{2}', '\\ufffd', 'gi') else v.content end)`
+
 /** `id` is for deletions, whose rows have no content. */
 export function toVersion(row: VersionRow, id?: string): Version {
   return {

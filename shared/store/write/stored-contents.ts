@@ -11,6 +11,7 @@ import {
   releaseLeased,
 } from '../../postgres/leases.ts'
 import type { Connection } from '../../postgres/statement.ts'
+import { WELL_FORMED_CONTENT } from '../rows/rows.ts'
 
 /** Longer than any upload. */
 const DOUBT = '1 day'
@@ -120,7 +121,9 @@ export async function forgetLeasedContent(
   return await deleteLeased(connection, CONTENTS, contentLease(content))
 }
 
+const STORED_URL = `${WELL_FORMED_CONTENT}::json ->> 'url'`
+
 /** Overrides a concurrent sweep. */
 export const CONDEMN_CONTENT_SQL = `f as (update stored_content set due = clock_timestamp(), takes = takes + 1 where key in (
-    select split_part(substr(content::json ->> 'url', length('storage:') + 1), '?', 1) from v
-    where starts_with(content::json ->> 'url', 'storage:')))`
+    select split_part(substr(${STORED_URL}, length('storage:') + 1), '?', 1) from v
+    where starts_with(${STORED_URL}, 'storage:')))`

@@ -134,6 +134,18 @@ t.test('a read without attachments takes one statement', async (t) => {
   }
 })
 
+t.test('signs and expunges a Binary with half a surrogate pair', async (t) => {
+  const { id } = await admin.create({
+    resourceType: 'Binary',
+    meta: { tag: [{ code: 'x\ud800' }] },
+    contentType: 'text/plain',
+    data: 'eA==',
+  })
+  const media = await create(`Binary/${id}`)
+  t.match(await admin.get(`Media/${media.id}`), { body: { content: { url: /\/storage\// } } })
+  t.equal((await admin.post(`Binary/${id}/$expunge`)).status, 200)
+})
+
 t.test('shows a Binary only to readers of its securityContext', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',

@@ -143,6 +143,7 @@ t.test('selects the latest Provenance among that of the members', async (t) => {
   const newer = await admin.create({
     ...aProvenance([reference]),
     recorded: '2025-01-01T00:00:00Z',
+    location: { display: 'half a surrogate pair: \ud800' },
   })
   const path = `Patient/${patient.id}/$export?includeAssociatedData=LatestProvenanceResources`
   t.same(idsIn(await exportAll(admin, path), 'Provenance'), [newer.id])

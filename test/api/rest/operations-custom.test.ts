@@ -201,7 +201,8 @@ t.test('sums up the codes in use in a project', async (t) => {
   const system = 'http://terminology.hl7.org/CodeSystem/observation-category'
   const category = [{ coding: [{ system, code: 'vital-signs' }] }]
   const meta = { profile, security: [tag] }
-  await own.admin.create(anObservation('Patient/1', { meta, category }))
+  const note = [{ text: 'half a surrogate pair: \ud800' }]
+  await own.admin.create(anObservation('Patient/1', { meta, category, note }))
   const gone = await own.admin.create(aPatient({ meta: { tag: [{ ...tag, code: 'b' }] } }))
   await own.admin.del(`Patient/${gone.id}`)
   const all = {

@@ -96,6 +96,7 @@ t.test('keeps a lone surrogate as it was escaped', async (t) => {
   const change = [{ op: 'add', path: '/name/0/given', value: ['\ud800'] }]
   t.equal((await admin.patch(`Patient/${made.body.id}`, change)).status, 200)
   t.equal((await admin.get('Patient?family=a%EF%BF%BD')).status, 200)
+  t.equal((await admin.get('Patient?_sort=identifier')).status, 200)
 })
 
 t.test('accepts a body of 16 MiB and rejects a larger one', async (t) => {
