@@ -257,9 +257,9 @@ function readCursor(text: string | undefined): Cursor | undefined {
   if (text === undefined) return undefined
   const [position = '', remembered = ''] = text.split('.')
   const parts = attempt(() => JSON.parse(Buffer.from(position, 'base64url').toString()))
-  const [type, id] = Array.isArray(parts) ? parts : []
-  const isType = type === '' || isResourceType(String(type))
-  if (isType && isUuid(String(id))) {
+  const [type, id]: readonly unknown[] = Array.isArray(parts) ? parts : []
+  const isPlace = typeof type === 'string' && typeof id === 'string' && isUuid(id)
+  if (isPlace && (type === '' || isResourceType(type))) {
     return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
   }
   throw badRequest('Invalid cursor', '_cursor')

@@ -13,6 +13,7 @@ import { compileSortTerm, type Term } from './sort-terms.ts'
 const BACK = '<'
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+const FIRST_TIME = Date.parse('0001-01-01T00:00:00.000Z')
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 /** Longer than any indexed sort value; values read from content may be longer. */
 const MAX_TEXT = 10_000
@@ -206,5 +207,7 @@ function isTermValue(type: Term['type'], value: unknown): value is TermValue {
 function isTime(value: unknown): value is string {
   if (typeof value !== 'string') return false
   if (value === 'infinity' || value === '-infinity') return true
-  return TIME.test(value) && !Number.isNaN(Date.parse(value))
+  const time = TIME.test(value) ? new Date(value).getTime() : Number.NaN
+  // PostgreSQL rejects the year 0 and days that a month does not have.
+  return time >= FIRST_TIME && new Date(time).toISOString() === value
 }

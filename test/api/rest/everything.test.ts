@@ -201,6 +201,7 @@ t.test('rejects invalid requests', async (t) => {
     '_cursor=x',
     `_cursor=${Buffer.from('["Patient","x"]').toString('base64url')}`,
     `_cursor=${Buffer.from(JSON.stringify(['Patient', '-'.repeat(36)])).toString('base64url')}`,
+    `_cursor=${Buffer.from(JSON.stringify([['Patient'], [id]])).toString('base64url')}`,
   ]
   for (const query of wrong) t.equal((await admin.get(`${path}?${query}`)).status, 400, query)
   t.equal((await admin.get('Patient/none/$everything')).status, 404)

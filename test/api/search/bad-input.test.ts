@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 
@@ -10,6 +11,9 @@ interface Outcome {
     readonly expression?: readonly string[]
   }[]
 }
+
+const cursorWith = (time: string) =>
+  Buffer.from(JSON.stringify(['-lu', time, randomUUID()])).toString('base64url')
 
 const many = (count: number) => Array.from({ length: count }, (_, i) => `v${i}`).join(',')
 
@@ -39,6 +43,8 @@ const REFUSED: readonly (readonly [query: string, text: string, expression: stri
   ['Patient?_cursor=x', 'Invalid cursor', '_cursor'],
   ['Patient?_cursor=%00', 'Invalid cursor', '_cursor'],
   ['Patient?_sort=name&_cursor=WyJuYW1lIl0', 'Invalid cursor', '_cursor'],
+  [`Patient?_cursor=${cursorWith('0000-01-01T00:00:00.000Z')}`, 'Invalid cursor', '_cursor'],
+  [`Patient?_cursor=${cursorWith('2021-02-30T00:00:00.000Z')}`, 'Invalid cursor', '_cursor'],
   ['Patient?_sort=nope', 'Unknown search parameter: nope', '_sort'],
   ['Patient?_sort=name;drop', 'Unknown search parameter: name;drop', '_sort'],
   ['Location?_sort=near', 'Sorting by near needs a place to be near to', '_sort'],
