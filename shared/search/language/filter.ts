@@ -11,6 +11,8 @@ import {
   type Refusal,
 } from './search-request.ts'
 
+/** A text of megabytes would overflow the stack of the pattern. */
+const MAX_CHARACTERS = 100_000
 const MAX_DEPTH = 16
 const MAX_COMPARISONS = 64
 
@@ -26,6 +28,9 @@ export function readFilter(
   own: OwnParameters | undefined,
   read: ReadComparison,
 ): Criterion | Refusal {
+  if (text.length > MAX_CHARACTERS) {
+    throw tooCostly(`_filter may have ${MAX_CHARACTERS} characters`, '_filter')
+  }
   const words = tokenize(text)
   let place = 0
   let comparisons = 0

@@ -115,6 +115,14 @@ t.test('rejects bytes that are not UTF-8', async (t) => {
   t.equal((await admin.post('Patient/_search', 'name=%c3%bc', form)).status, 200)
 })
 
+t.test('rejects a filter of megabytes', async (t) => {
+  const form = { 'Content-Type': 'application/x-www-form-urlencoded' }
+  const query = `_filter=name eq "${'x'.repeat(12_000_000)}"`
+  const { status, text } = await admin.post('Patient/_search', query, form)
+  t.equal(status, 400)
+  t.match(text, '_filter may have 100000 characters')
+})
+
 const bareIds = (from: number) => Array.from({ length: 100 }, (_, i) => `id${from + i}`).join(',')
 const targets = Array.from({ length: 20 }, (_, i) => `target=${bareIds(100 * i)}`)
 
