@@ -18,13 +18,13 @@ import {
   versionText,
 } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
+import { MAX_OFFSET } from '../search/language/search.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../store/rows/version.ts'
 import { readSocketSubscription, storedOrHeld } from '../subscriptions/socket-subscriptions.ts'
 import { type PageEntry, pageReply } from './interaction.ts'
 
 const DEFAULT_COUNT = 100
 const MAX_COUNT = 1000
-const MAX_OFFSET = 10_000
 
 /** Parameters of any interaction; `_` makes an address unique, and has no other effect. */
 const GENERAL = ['_elements', '_fields', '_summary', '_format', '_pretty', '_']
@@ -162,7 +162,7 @@ function toHistoryEntry(context: FhirContext, version: Version, view: View | und
 function historyLinks(
   context: FhirContext,
   path: string,
-  { count, offset }: HistoryRequest,
+  { count, offset, cursor }: HistoryRequest,
   { next, previous }: HistoryPage,
 ): Link[] {
   const { services, request } = context
@@ -183,9 +183,9 @@ function historyLinks(
   if (count === 0) return links
   links.push(link('first', isOffset ? at(0) : {}))
   const end = offset + count
-  if (next !== undefined && (!isOffset || end <= MAX_OFFSET)) {
-    links.push(link('next', isOffset ? at(end) : { _cursor: next }))
-  }
+  // A cursor leads on from another cursor, and beyond the largest offset.
+  const isByOffset = isOffset && cursor === undefined && end <= MAX_OFFSET
+  if (next !== undefined) links.push(link('next', isByOffset ? at(end) : { _cursor: next }))
   if (offset > 0) links.push(link('previous', at(offset - count)))
   if (previous !== undefined) links.push(link('previous', { _cursor: previous }))
   return links

@@ -15,6 +15,7 @@ import { parseView, type View } from '../fhir/view.ts'
 import { readForm } from '../request/negotiate.ts'
 import { absoluteUrl, textReply, versionText } from '../request/reply.ts'
 import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
+import { MAX_OFFSET } from '../search/language/search.ts'
 import {
   type Condition,
   type Criterion,
@@ -32,11 +33,11 @@ import { type PageEntry, pageReply } from './interaction.ts'
 export async function search(context: FhirContext, type: string): Promise<FhirReply> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = readSearchQuery(context)
-  if (isExplained(query)) return explain(context, type, query)
+  if (isTrue(query, '_explain')) return explain(context, type, query)
   const { services, principal } = context
   const request = await readSearch(context, type, omitParameters(query, '_deleted'))
   const { repository } = services
-  if (isDeleted(query)) {
+  if (isTrue(query, '_deleted')) {
     const page = await repository.searchDeleted(principal, request)
     return searchReply(context, type, { query, request, page })
   }
@@ -61,11 +62,11 @@ async function standardFor(
   return own.versions.length === 0 ? standard : []
 }
 
-/** Errors: 400 unless true or false. */
-function isDeleted(query: URLSearchParams): boolean {
-  const value = query.get('_deleted') || 'false'
+/** Errors: 400 unless true, false or empty. */
+function isTrue(query: URLSearchParams, name: '_deleted' | '_explain'): boolean {
+  const value = query.get(name) || 'false'
   if (value === 'true' || value === 'false') return value === 'true'
-  throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
+  throw badRequest(`Invalid ${name}: ${value}; use true or false`, name)
 }
 
 /** Searches named types, or those that `_type:not` or common parameters leave. Errors: 400, 403. */
@@ -136,7 +137,8 @@ async function searchTypes(
   { query, asked, compartment }: TypesSearch,
 ): Promise<FhirReply> {
   const { services, principal } = context
-  if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
+  if (isTrue(query, '_explain'))
+    throw badRequest('_explain is for searches of one type', '_explain')
   const named = new URLSearchParams(asked)
   const parseAll = () => readSearches(context, types, named)
   const strict = await parseAll()
@@ -262,7 +264,7 @@ function searchLinks(
   { request, query }: Pick<PageReply, 'request' | 'query'>,
   page: Found,
 ): Link[] {
-  const { count, offset, cursor, ignored } = request
+  const { count, offset, ignored } = request
   const understood = new URLSearchParams(query)
   for (const { name, value } of ignored) understood.delete(name, value)
   understood.delete('_')
@@ -287,12 +289,12 @@ function searchLinks(
   const isOffset = query.has('_offset')
   if (unpaged === understood) links.push(linkTo('first', understood))
   else links.push(link('first', isOffset ? { _offset: '0' } : {}))
-  if (page.next !== undefined || page.isMore) {
-    links.push(
-      page.next === undefined || (isOffset && cursor === undefined)
-        ? link('next', { _offset: String(offset + count) })
-        : link('next', { _cursor: page.next }),
-    )
+  const end = offset + count
+  // Beyond the largest offset, a cursor leads on.
+  if (page.next !== undefined && !(isOffset && end <= MAX_OFFSET)) {
+    links.push(link('next', { _cursor: page.next }))
+  } else if (page.next !== undefined || page.isMore) {
+    links.push(link('next', { _offset: String(end) }))
   }
   if (offset > 0) links.push(link('previous', { _offset: String(Math.max(0, offset - count)) }))
   if (page.previous !== undefined) links.push(link('previous', { _cursor: page.previous }))
@@ -339,13 +341,6 @@ function isNaming(type: string, criterion: Criterion): criterion is Condition {
   const { code, modifier } = criterion
   if (!(NAMING.get(type) ?? ['_id', 'url']).includes(code)) return false
   return modifier === undefined || modifier === 'exact'
-}
-
-/** Errors: 400 unless true or false. */
-function isExplained(query: URLSearchParams): boolean {
-  const value = query.get('_explain') ?? 'false'
-  if (value === 'true' || value === 'false') return value === 'true'
-  throw badRequest(`Invalid _explain: ${value}; use true or false`, '_explain')
 }
 
 /** Shows cost and index state instead of rows; the plan reveals more than the caller's data. Errors: 403. */

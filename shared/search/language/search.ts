@@ -126,7 +126,7 @@ function readInclude(
 
 const DEFAULT_COUNT = 20
 const MAX_COUNT = 1000
-const MAX_OFFSET = 10_000
+export const MAX_OFFSET = 10_000
 const SUMMARIES = ['true', 'text', 'data', 'count', 'false']
 
 type Paging = Omit<SearchRequest, 'type' | 'conditions' | 'includes' | 'ignored'>

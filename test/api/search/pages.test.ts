@@ -3,7 +3,8 @@ import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import type { Raw } from '../../fixtures/oracle/values.ts'
 
-const { admin, baseUrl } = await openBotica(t)
+const botica = await openBotica(t)
+const { admin, baseUrl } = botica
 const filler = 'é'.repeat(20_000)
 await Promise.all(
   Array.from({ length: 60 }, (_, i) =>
@@ -104,4 +105,37 @@ t.test('answers HEAD of a large page with the headers of GET and no body', async
     t.equal(await head?.text(), '')
     t.match(await get?.text(), /\]\}$/)
   }
+})
+
+t.test('leads to the last page, beyond the largest offset', async (t) => {
+  const { admin: other } = await botica.createTenant()
+  const { id } = await other.create({ resourceType: 'Basic', code: { text: 'copied' } })
+  await botica.services.database.query({
+    text: `with c as (select gen_random_uuid() as id from generate_series(2, 10021)),
+      v as (insert into version (project, type, id, ver, lu, content, meta_at, meta_ext)
+        select project, type, c.id, ver, lu, content, meta_at, meta_ext from version v, c where v.id = $1::uuid)
+      insert into resource (project, type, id, ver, lu, nref, keys)
+      select project, type, c.id, ver, lu, nref, keys from resource r, c where r.id = $1::uuid`,
+    values: [id],
+  })
+  for (const path of ['Basic', 'Basic/_history']) {
+    const sizes: number[] = []
+    for (let next = `${path}?_offset=9990&_count=10`; next !== ''; ) {
+      const { status, body } = await other.get<Raw>(next)
+      t.equal(status, 200, next)
+      sizes.push(body.entry.length)
+      next = body.link.find(({ relation }: Raw) => relation === 'next')?.url ?? ''
+    }
+    t.same(sizes, [10, 10, 10, 1], path)
+  }
+})
+
+t.test('leads on from a cursor of a history despite an offset of 0', async (t) => {
+  const link = ({ link }: Raw) => link.find(({ relation }: Raw) => relation === 'next').url
+  const first = await admin.get<Raw>('Basic/_history?_count=5')
+  const second = await admin.get<Raw>(`${link(first.body)}&_offset=0`)
+  const third = await admin.get<Raw>(link(second.body))
+  const whole = await admin.get<Raw>('Basic/_history?_count=15')
+  const named = ({ body }: { body: Raw }) => body.entry.map(({ fullUrl }: Raw) => fullUrl)
+  t.same([first, second, third].flatMap(named), named(whole))
 })
