@@ -64,7 +64,7 @@ async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<voi
       run.fail(error, { out: hole, step, path })
     }
   }
-  out.text += '}'
+  out.text += steps.length === 0 ? '{}' : '}'
 }
 
 /** Each returns the stored resource; null for a deletion. Errors: those of the write. */

@@ -270,6 +270,15 @@ t.test('runs mutations in order', async (t) => {
   t.equal((await admin.get(`Patient/${id}`)).status, 410)
 })
 
+t.test('answers a mutation of which every field is skipped', async (t) => {
+  const query = `mutation ($isAsked: Boolean!) {
+    PatientCreate(res: { resourceType: "Patient" }) @include(if: $isAsked) { resourceType } }`
+  t.same((await ask(admin, query, { isAsked: false })).body, { data: {} })
+  t.same((await ask(admin, query, { isAsked: true })).body, {
+    data: { PatientCreate: { resourceType: 'Patient' } },
+  })
+})
+
 t.test('runs an instance-level document on its resource', async (t) => {
   const query = '{ id ObservationList(_reference: encounter) { id } }'
   const { body } = await admin.post<{ data: unknown }>(`Encounter/${encounter.id}/$graphql`, {
