@@ -128,7 +128,19 @@ function shiftYear(text: string): number {
 function checkDecimal(value: unknown): string | undefined {
   const number = toNumber(value)
   if (number === undefined) return wrongType('number', value)
-  return Number.isFinite(number) ? undefined : 'Invalid numeric value'
+  const isKept = Number.isFinite(number) && decimalPlaces(value) <= MAX_PLACES
+  return isKept ? undefined : 'Invalid numeric value'
+}
+
+/** PostgreSQL reads numbers with so many digits after the point: a search may sort by their resource. */
+const MAX_PLACES = 16_383
+
+function decimalPlaces(value: unknown): number {
+  if (!isDecimal(value)) return 0
+  const [digits = '', exponent = 0] = value.toString().toLowerCase().split('e')
+  const point = digits.indexOf('.')
+  const places = point === -1 ? 0 : digits.length - point - 1
+  return places - Number(exponent)
 }
 
 const MIN_INTEGER = -2_147_483_648

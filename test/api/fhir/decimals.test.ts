@@ -36,6 +36,16 @@ async function create(value: string, more = ''): Promise<string> {
   return `Observation/${made.body.id}`
 }
 
+t.test('accepts as many decimal places as PostgreSQL reads', async (t) => {
+  await create('1e-16383')
+  for (const number of ['1e-16384', `0.${'0'.repeat(16_383)}1`]) {
+    const { status, text } = await admin.post('Observation', observation(number), json)
+    t.equal(status, 400, number.slice(0, 20))
+    t.match(text, 'Invalid numeric value')
+  }
+  t.equal((await admin.get('Observation?_sort=subject')).status, 200)
+})
+
 for (const number of NUMBERS) {
   t.test(`${number} stays as it was written`, async (t) => {
     const path = await create(number)
