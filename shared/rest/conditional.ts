@@ -36,7 +36,7 @@ export async function createConditional(
   criteria: string,
 ): Promise<FhirReply> {
   const { principal, request } = context
-  const condition = await readFullCondition(context, type, parseCriteriaQuery(criteria))
+  const condition = await readFullCondition(context, type, parseCriteriaQuery(type, criteria))
   const sent = withAccount(context, readJson(request))
   const body = await withLiteralReferences(context, sent)
   const { resource, warnings } = await acceptResource(context, type, body)

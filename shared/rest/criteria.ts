@@ -27,9 +27,14 @@ import { parseVersion } from '../store/rows/rows.ts'
 import type { SearchPage } from '../store/rows/version.ts'
 import { expandCodeConditions } from './codes.ts'
 
-/** Parses `If-None-Exist`, which may start with a type and a question mark. */
-export function parseCriteriaQuery(text: string): URLSearchParams {
-  return readQuery(text.replace(/^[^=]*\?/, ''))
+/** Parses `If-None-Exist`, which may start with its type and a question mark. Errors: 400 for another type. */
+export function parseCriteriaQuery(type: string, text: string): URLSearchParams {
+  const [start = ''] = /^[^=]*\?/.exec(text) ?? []
+  const named = start.slice(start.lastIndexOf('/') + 1, -1)
+  if (named !== '' && named !== type) {
+    throw badRequest(`If-None-Exist must search ${type}, not ${named.slice(0, 64)}`)
+  }
+  return readQuery(text.slice(start.length))
 }
 
 /** Parameters of a search response: a page would hide other matches from the condition. */

@@ -74,7 +74,7 @@ function criteriaFor({ route, headers, query }: Entry) {
       const criteria = headers['if-none-exist']
       return criteria === undefined
         ? undefined
-        : { type: route.type, query: parseCriteriaQuery(criteria) }
+        : { type: route.type, query: parseCriteriaQuery(route.type, criteria) }
     }
     case 'conditional-update':
     case 'conditional-patch':

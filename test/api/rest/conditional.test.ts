@@ -194,6 +194,21 @@ t.test('deletes one match, or as many as requested', async (t) => {
   for (const { id } of made) t.equal((await client.get(`Patient/${id}`)).status, 410)
 })
 
+t.test('rejects an If-None-Exist that searches another type', async (t) => {
+  const { patient, query } = known()
+  const ifNoneExist = `Practitioner?${query}`
+  const request = { method: 'POST', url: 'Patient', ifNoneExist }
+  const entry = [{ resource: patient, request }]
+  for (const { status, text } of [
+    await client.post('Patient', patient, { 'If-None-Exist': ifNoneExist }),
+    await client.post('', { resourceType: 'Bundle', type: 'transaction', entry }),
+  ]) {
+    t.equal(status, 400)
+    t.match(text, 'If-None-Exist must search Patient, not Practitioner')
+  }
+  t.equal((await client.get<SearchBundle>(`Patient?${query}&_total=accurate`)).body.total, 0)
+})
+
 t.test('deletes one match at most when _count has no value', async (t) => {
   const { patient, query } = known()
   const made = [await client.create(patient), await client.create(patient)]
