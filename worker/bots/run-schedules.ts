@@ -243,7 +243,9 @@ export function planOccurrence(row: DueSchedule, now: Date): Planned {
   if (schedule === undefined) return { ...nothing, since, due: undefined }
   const next = nextOccurrence(schedule, since)
   if (next === undefined || next > now) return { ...nothing, since, due: next }
-  const last = lastOccurrence(schedule, now) ?? next
+  // Backwards, the library leaves out a time that a clock change skips, which runs in the hour after it.
+  const found = lastOccurrence(schedule, now)
+  const last = found === undefined || found < next ? next : found
   const due = nextOccurrence(schedule, last)
   const missed = countOccurrences(schedule, since, last) - 1
   if (now.getTime() - last.getTime() >= MADE_UP_MS) {

@@ -124,6 +124,22 @@ t.test('runs the last missed occurrence if it is less than an hour old', async (
   t.match(fresh, { fired: new Date('2026-05-02T00:00:00Z'), missed: 0 })
 })
 
+t.test('runs an occurrence at a time that a clock change skips', async (t) => {
+  for (const [cronString, name, before, due, next] of [
+    ['30 2 * * *', 'Europe/Berlin', '2026-03-28T01:30', '2026-03-29T01:30', '2026-03-30T00:30'],
+    ['0 2 * * *', 'America/New_York', '2026-03-07T07:00', '2026-03-08T07:00', '2026-03-09T06:00'],
+  ] as const) {
+    const at = (minute: string) => new Date(`${minute}:00Z`)
+    const row = aRow({ cronString, extension: [zone(name)] })
+    t.match(planOccurrence({ ...row, since: at(before) }, at(due)), {
+      fired: at(due),
+      since: at(due),
+      due: at(next),
+      missed: 0,
+    })
+  }
+})
+
 t.test('counts a long outage up to a limit', async (t) => {
   const row = aRow({ cronString: '* * * * *' })
   const plan = planOccurrence(
