@@ -3,7 +3,13 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FoundBot, requireCode, toActing, toFoundBot } from '../../shared/bots/bot.ts'
 import { createJob, type RunCall, runBot } from '../../shared/bots/execute.ts'
-import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/core/errors.ts'
+import {
+  forbidden,
+  HttpError,
+  methodNotAllowed,
+  notFound,
+  tooManyRequests,
+} from '../../shared/core/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
@@ -41,6 +47,8 @@ export function webhookRoutes(web: Web): RouteFamily {
   const routes = createRoutes({ texts: TEXTS })
 
   const serve = async (ctx: Context, id: string) => {
+    // The router takes HEAD for GET; previews of links and monitors send it.
+    if (ctx.method === 'HEAD') throw methodNotAllowed('GET, POST')
     const spent = limiter.spend(id, 1, RUNS_PER_MINUTE)
     if (spent.remaining < 0) {
       throw tooManyRequests(

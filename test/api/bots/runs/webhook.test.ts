@@ -1,7 +1,7 @@
 import { createHmac, randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
-import { aBot, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
+import { aBot, eventually, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, anonymous, project } = botica
@@ -108,6 +108,18 @@ t.test('answers GET with its query', async (t) => {
     input: { 'hub.challenge': '5', a: ['1', '2'] },
     raw: '',
   })
+})
+
+t.test('runs no bot for HEAD', async (t) => {
+  const { bot, url } = await aHook('return event.input')
+  const head = await fetch(`${botica.baseUrl}${url.slice(1)}?a=1`, { method: 'HEAD' })
+  t.same([head.status, head.headers.get('allow')], [405, 'GET, POST'])
+  t.same((await anonymous.get(`${url}?a=1`)).body, { a: '1' })
+  const runs = await eventually(async () => {
+    const { body } = await admin.get<Untyped>(`Bot/${bot}/$runs`)
+    return body.parameter as Untyped[] | undefined
+  })
+  t.equal(runs.length, 1)
 })
 
 t.test('requires a bot with the web hook enabled and a policy', async (t) => {
