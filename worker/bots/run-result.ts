@@ -5,6 +5,8 @@ import { errorStatus } from '../../shared/bots/execute-reply.ts'
 import type { RunAnswer } from '../../shared/bots/run-records.ts'
 import { issue, outcome } from '../../shared/core/errors.ts'
 import type { Logger } from '../../shared/core/log.ts'
+import { isDeeper, MAX_DEPTH } from '../../shared/fhir/json.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
 import { INTERRUPTED, interrupted } from '../../shared/queue/replies.ts'
 import type { Runs } from '../../shared/queue/runs.ts'
@@ -88,13 +90,26 @@ export function toRunResult(
   { message: { t: _, run: __, failure, ...done }, body, log }: DoneRun,
 ): RunResult {
   const result = { ...done, body, log }
-  if (done.status === 'ok') {
-    const httpStatus = done.kind === 'outcome' ? errorStatus(JSON.parse(body)) : undefined
-    if (httpStatus === undefined) return result
-    return { ...result, status: 'error', failure: 'returned', httpStatus }
+  try {
+    const outcome = done.kind === 'outcome' ? readOutcome(body) : undefined
+    if (done.status === 'ok') {
+      const httpStatus = outcome && errorStatus(outcome)
+      if (httpStatus === undefined) return result
+      return { ...result, status: 'error', failure: 'returned', httpStatus }
+    }
+    if (failure === 'thrown' && outcome !== undefined) return { ...result, failure }
+  } catch {
+    // The bot has run: without a result, it would run again.
+    return failed(run, 'result', { ...result, body: 'the OperationOutcome cannot be read' })
   }
-  if (failure === 'thrown' && done.kind === 'outcome') return { ...result, failure }
   return failed(run, FAILURES.find((known) => known === failure) ?? 'crash', result)
+}
+
+/** Errors: no object, as `toJSON` may give, or one that is too deep to be stored. */
+function readOutcome(body: string): Readonly<Record<string, unknown>> {
+  const value: unknown = JSON.parse(body)
+  if (!isObject(value) || isDeeper(value, MAX_DEPTH)) throw new Error('Not an outcome')
+  return value
 }
 
 /** `body` is the message of a thrown error or of a result that cannot be serialized. */

@@ -1,6 +1,13 @@
 import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
-import { aBot, execute, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
+import {
+  aBot,
+  eventually,
+  execute,
+  finished,
+  handler,
+  type Untyped,
+} from '../../../fixtures/bots/bots.ts'
 
 const botica = await openBotica(t, { worker: true, env: { MAX_BODY_BYTES: '65536' } })
 const { admin } = botica
@@ -95,6 +102,28 @@ t.test('returns 400 with the limit and the run id for every ended run', async (t
     const [issue] = answer.body.issue
     t.match(issue, { severity: 'error', code, details: { text } }, body)
     t.equal(issue.diagnostics, answer.headers.get('x-bot-run-id'), body)
+  }
+})
+
+t.test('records one failed run when an outcome of a bot cannot be read', async (t) => {
+  const deep = 'let deep = {}; for (let i = 0; i < 2000; i++) deep = { extension: [deep] }'
+  for (const code of [
+    `return { resourceType: 'OperationOutcome', toJSON: () => null }`,
+    `${deep}; throw { resourceType: 'OperationOutcome', issue: [deep] }`,
+  ]) {
+    const id = await aBot(botica, handler(code))
+    const answer = await execute(admin, id)
+    t.equal(answer.status, 400, code)
+    t.match(answer.body.issue[0].details.text, /could not be serialized/)
+    const later = await execute(admin, id, {}, { Prefer: 'respond-async' })
+    const job = await finished(admin, later.headers.get('content-location'))
+    t.equal(job.status, 'error', code)
+    const statuses = await eventually(async () => {
+      const { body } = await admin.get<Untyped>(`Bot/${id}/$runs`)
+      const runs: Untyped[] = body.parameter ?? []
+      return runs.length < 2 ? undefined : runs.map(({ part }) => part[1].valueCode)
+    })
+    t.same(statuses, ['result', 'result'])
   }
 })
 
