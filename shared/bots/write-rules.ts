@@ -2,13 +2,14 @@
 import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { forbiddenByPlatform } from '../core/errors.ts'
+import { badRequest, forbiddenByPlatform } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { checkBot } from '../fhir/schedule.ts'
 import { type ProgramRights, requireRightsOver } from '../identity/write-rules.ts'
 import { arrayLiteral, type Bind } from '../postgres/statement.ts'
 import {
+  isUuid,
   normalId,
   type StoreContext,
   type WriteAttempt,
@@ -36,6 +37,10 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
     {
       type: BOT,
       async check(attempt) {
+        // The records of its runs are found by it.
+        if (attempt.before === undefined && !isUuid(attempt.id)) {
+          throw badRequest('The id of a Bot must be a UUID', `${BOT}.id`)
+        }
         checkBot(attempt.kept)
         checkPace(attempt.kept)
         await requireRightsOverBot({ ...attempt, after: attempt.meant })

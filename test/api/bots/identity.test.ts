@@ -205,6 +205,18 @@ t.test('runs the code of each project for bots of two projects with one id', asy
   }
 })
 
+t.test('rejects an id of a Bot that is not a UUID', async (t) => {
+  const tenant = await botica.createTenant()
+  await change(tenant, { systemSetting: [{ name: 'updateAsCreate', valueBoolean: true }] })
+  for (const client of [tenant.admin, botica.superAdmin]) {
+    const refused = await client.put<Untyped>('Bot/router', { resourceType: 'Bot', id: 'router' })
+    t.equal(refused.status, 400, refused.text)
+    t.match(refused.body.issue, [{ expression: ['Bot.id'] }])
+  }
+  const id = randomUUID().toUpperCase()
+  t.equal((await tenant.admin.put(`Bot/${id}`, { resourceType: 'Bot', id })).status, 201)
+})
+
 t.test('hides bots of a project that shares none', async (t) => {
   const closed = await botica.createTenant()
   const bot = await aBot(closed, whereami)
