@@ -226,7 +226,8 @@ export class Bridge implements Host {
     const sent = noteMuted === undefined || key === undefined ? headers : unkeyed
     return {
       method,
-      path: path.replace(/\/+$/, ''),
+      // The look behind keeps a long run of slashes from being read once for each of them.
+      path: path.replace(/(?<!\/)\/+$/, ''),
       query: searchParams,
       headers: { ...sent, [DEPTH_HEADER]: String(job.depth + 1) },
       body,

@@ -321,5 +321,9 @@ function isService(
 }
 
 function plain(name: string): string {
-  return name.trim().toLowerCase().replace(/\/+$/, '')
+  // The look behind keeps a long run of slashes from being read once for each of them.
+  return name
+    .trim()
+    .toLowerCase()
+    .replace(/(?<!\/)\/+$/, '')
 }

@@ -188,7 +188,8 @@ function splitUrl(url: string, bases: readonly string[]): { path: string; query:
   const mark = url.indexOf('?')
   const path = withoutBase(bases, mark < 0 ? url : url.slice(0, mark))
   return {
-    path: path.replace(/^\/+|\/+$/g, '').replaceAll('%24', '$'),
+    // The look behind keeps a long run of slashes from being read once for each of them.
+    path: path.replace(/^\/+|(?<!\/)\/+$/g, '').replaceAll('%24', '$'),
     query: readQuery(mark < 0 ? '' : url.slice(mark + 1)),
   }
 }

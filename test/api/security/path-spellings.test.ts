@@ -5,6 +5,8 @@ import { openBotica } from '../../fixtures/botica.ts'
 import { askRaw } from './raw-request.ts'
 
 const AUTH_LIMIT = 6
+/** Time squared in the length would take minutes. */
+const SOON_MS = 15_000
 const botica = await openBotica(t)
 const { baseUrl, project, admin } = botica
 const bearer = { Authorization: `Bearer ${admin.token}` }
@@ -71,6 +73,23 @@ t.test('routes equivalent spellings of a path to the same route', async (t) => {
   for (const target of ['/fhir//R4/metadata', '/fhir/R4/%24versions', '/fhir/R4/metadata/']) {
     t.equal((await ask('GET', target)).status, 200, target)
   }
+})
+
+t.test('reads a long run of slashes in a bundle or a display at once', async (t) => {
+  const slashes = `Patient${'/'.repeat(300_000)}x`
+  const started = performance.now()
+  const entry = [{ request: { method: 'GET', url: slashes } }]
+  const answer = await admin.post('', { resourceType: 'Bundle', type: 'batch', entry })
+  t.match(answer.text, /"status":"404"/)
+  const event = await admin.post('AuditEvent', {
+    resourceType: 'AuditEvent',
+    type: { code: 'rest' },
+    recorded: new Date().toISOString(),
+    agent: [{ requestor: true }],
+    source: { observer: { display: slashes } },
+  })
+  t.equal(event.status, 201, event.text)
+  t.ok(performance.now() - started < SOON_MS)
 })
 
 t.test('rejects dot segments, parameters, and encoded slashes and percent signs', async (t) => {

@@ -62,6 +62,11 @@ const attacks: readonly Attack[] = [
   ['an address without a scheme', `await medplum.get('//example.com/Patient')`, /use fetch/],
   ['the administration', `await medplum.get('/admin/projects/${other.project.id}')`, 'Not found'],
   ['a way up out of FHIR', `await medplum.get('fhir/R4/../../metrics')`, 'Not found'],
+  [
+    'a long run of slashes',
+    `await medplum.get('fhir/R4/Patient' + '/'.repeat(300_000) + 'x')`,
+    'Not found',
+  ],
   ['an encoded way up', `await medplum.get('fhir/R4/%2e%2e/%2e%2e/metrics')`, 'Not found'],
   [
     'a resource of another tenant',
