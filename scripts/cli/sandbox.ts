@@ -31,7 +31,7 @@ export async function runInSandbox(
   timeoutSeconds: number,
 ): Promise<SandboxRun> {
   const filename = path.basename(file)
-  const code = toJavaScript(await readFile(file, 'utf8'), filename)
+  const code = await toJavaScript(await readFile(file, 'utf8'), filename)
   checkCode(code, filename)
   const began = performance.now()
   const executors = await openExecutors({

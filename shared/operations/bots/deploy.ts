@@ -3,7 +3,8 @@
  * source.
  */
 
-import { stripTypeScriptTypes } from 'node:module'
+import { once } from 'node:events'
+import { Worker } from 'node:worker_threads'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
 import { servicePrincipal, systemPrincipal } from '../../access/principal.ts'
 import { codeLocation, MAX_CODE_BYTES } from '../../bots/bot.ts'
@@ -74,7 +75,7 @@ export const deploy: Operation = {
     }
     if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
     const { filename, label, version } = given
-    const code = toJavaScript(given.code, filename)
+    const code = await toJavaScript(given.code, filename)
     const warnings = checkCode(code, filename, declared)
     // Other clients compile the code themselves and store the source first.
     const source = isTypeScript(filename) ? given.code : undefined
@@ -158,17 +159,35 @@ function isTypeScript(filename: string): boolean {
 }
 
 /** Returns other files unchanged. Errors: 400 with line and column. */
-export function toJavaScript(code: string, filename: string): string {
-  return isTypeScript(filename) ? withoutTypeImports(strip(code, filename)) : code
+export async function toJavaScript(code: string, filename: string): Promise<string> {
+  return isTypeScript(filename) ? withoutTypeImports(await strip(code, filename)) : code
 }
 
-function strip(code: string, filename: string): string {
-  try {
-    return stripTypeScriptTypes(code, { mode: 'strip' })
-  } catch (error) {
-    if (!(error instanceof Error)) throw error
-    throw badRequest(`${filename}: ${error.message}${placeIn(error.stack ?? '')}`)
-  }
+const STRIP = `const { parentPort, workerData } = require('node:worker_threads')
+const { stripTypeScriptTypes } = require('node:module')
+try {
+  parentPort.postMessage({ stripped: stripTypeScriptTypes(workerData, { mode: 'strip' }) })
+} catch ({ message, stack, code }) {
+  parentPort.postMessage({ message, stack, code })
+}`
+
+interface Stripped {
+  /** Absent after an error, of which the others are. */
+  readonly stripped?: string
+  readonly message?: string
+  readonly stack?: string
+  readonly code?: string
+}
+
+/** In a thread of its own: code that is nested too deeply breaks the compiler for all later code of the thread. */
+async function strip(text: string, filename: string): Promise<string> {
+  const worker = new Worker(STRIP, { eval: true, workerData: text })
+  const [answer]: Stripped[] = await once(worker, 'message').finally(() => worker.terminate())
+  const { stripped, message, stack = '', code = '' } = answer ?? {}
+  if (stripped !== undefined) return stripped
+  if (code.endsWith('TYPESCRIPT_SYNTAX'))
+    throw badRequest(`${filename}: ${message}${placeIn(stack)}`)
+  throw badRequest(`${filename}: the code is nested too deeply`)
 }
 
 /** Parses Node's code frame. */

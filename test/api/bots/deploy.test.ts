@@ -144,6 +144,17 @@ export async function handler(medplum: any, event: any): Promise<void> {
   await until(async () => (await found()).includes('handler (lib.ts:3:20)'), 60_000)
 })
 
+t.test('compiles TypeScript after code that is nested too deeply', async (t) => {
+  const id = await aBot(botica)
+  const deep = `export const handler = () => ${'('.repeat(20_000)}1${')'.repeat(20_000)}`
+  const refused = await deploy(admin, id, deep, 'index.ts')
+  t.equal(refused.status, 400)
+  t.match(refused.body.issue[0].details.text, 'index.ts: the code is nested too deeply')
+  const code = 'export const handler = async (): Promise<number> => 1'
+  t.equal((await deploy(admin, id, code, 'index.ts')).status, 200)
+  t.equal((await execute(admin, id)).text, '1')
+})
+
 t.test('answers ok to a deploy and references the code in the Bot', async (t) => {
   const id = await aBot(botica)
   const answer = await deploy(admin, id, handler('return 1'), 'src/my-bot.js')
