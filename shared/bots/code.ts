@@ -8,14 +8,18 @@ import { moduleExports } from './modules.ts'
 
 export type CodeFormat = 'commonjs' | 'module'
 
+/**
+ * At the start of a line, or after a semicolon, where minifying bundlers put it. Blanks do not include line breaks, so that
+ * long runs of them are read once: authors control the code.
+ */
+const HAS_EXPORT =
+  /(?:^|[;}])[^\S\r\n\u2028\u2029]*export\s*(?:[{*]|(?:default|const|let|var|async|function|class)\b)/m
+
 /** Returns the format by file name, or by content when the name is ambiguous. */
 export function codeFormat(code: string, filename: string): CodeFormat {
   if (/\.c[jt]s$/i.test(filename)) return 'commonjs'
   if (/\.m[jt]s$/i.test(filename)) return 'module'
-  // Minifying bundlers put it after a semicolon.
-  const hasExport =
-    /(?:^|[;}])\s*export\s*(?:[{*]|(?:default|const|let|var|async|function|class)\b)/m.test(code)
-  return hasExport && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
+  return HAS_EXPORT.test(code) && !/\bmodule\.exports\b/.test(code) ? 'module' : 'commonjs'
 }
 
 /**
