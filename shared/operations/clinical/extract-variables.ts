@@ -158,7 +158,8 @@ function namesIn(expression: string): readonly string[] {
   return [...expression.matchAll(/%[`']?([\w-]+)/g)].map(([, name = '']) => name)
 }
 
-const EMBEDDED = /\{\{(.*?)\}\}/g
+/** Ends at the next braces that open, so that many of them are read once. */
+const EMBEDDED = /\{\{((?:(?!\{\{).)*?)\}\}/g
 
 function expressionsIn({ language, expression }: Variable): readonly string[] {
   if (language === FHIRPATH) return [expression]

@@ -377,6 +377,10 @@ t.test('rejects queries of variables that cannot be answered', async (t) => {
     const made = await extractBy(fromVariables('%x', [variable('x', language, expression)]))
     t.equal(made.status, 400, `${expression}: ${made.text}`)
   }
+  const open = variable('x', QUERY, `Condition?unknown=${'{{'.repeat(100_000)}`)
+  const started = performance.now()
+  t.equal((await extractBy(fromVariables('%x', [open]))).status, 400)
+  t.ok(performance.now() - started < 10_000, 'does not read each of many braces to the end')
   const many = Array.from({ length: 11 }, (_, i) => variable(`x${i}`, QUERY, 'Patient?_id=1'))
   const uses = many.map(({ valueExpression: { name } }) => `%${name}`).join(' | ')
   t.equal((await extractBy(fromVariables(uses, many))).status, 400)
