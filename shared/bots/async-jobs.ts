@@ -10,6 +10,7 @@ import {
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
 import { accepted, allOk, attempt, isAbsent } from '../core/errors.ts'
+import { mapStrings, toStorable } from '../fhir/json.ts'
 import { isObject, type Resource, toObjects } from '../fhir/resource.ts'
 import {
   isFree,
@@ -143,7 +144,12 @@ export async function finishAsyncJob(
       transactionTime: new Date().toISOString(),
       ...(end.status === 'cancelled'
         ? {}
-        : { output: { resourceType: 'Parameters', parameter: end.parameter } }),
+        : {
+            output: {
+              resourceType: 'Parameters',
+              parameter: mapStrings(end.parameter, toStorable),
+            },
+          }),
     }
   })
 }

@@ -2,6 +2,7 @@
  * Asynchronous and scheduled runs that have failed for good: a row from the end of the last attempt until the run is
  * replayed or discarded, for 14 days at most. A replayed run keeps its id.
  */
+import { toStorable } from '../fhir/json.ts'
 import { asArray, isObject } from '../fhir/resource.ts'
 import { type Connection, hasRows } from '../postgres/statement.ts'
 
@@ -13,13 +14,16 @@ const MAX_ERROR = 1000
 export function outcomeText(outcome: unknown): string | undefined {
   const [issue]: readonly unknown[] = isObject(outcome) ? asArray(outcome.issue) : []
   const details = isObject(issue) && isObject(issue.details) ? issue.details : {}
-  return typeof details.text === 'string' ? details.text.slice(0, MAX_ERROR) : undefined
+  return typeof details.text === 'string' ? toStorable(details.text.slice(0, MAX_ERROR)) : undefined
 }
+
+/** A cast to json fails for a NUL in the input. Inside texts quotes are escaped, so that only the element matches. */
+const BOT_OF_JOB = `substring(p.job from '"botId":"([^"]+)"')::uuid`
 
 /** A part of the statement that ends an AsyncJob; `dead` are the `n` and the error of each failed run. */
 export function buryPendingSql(removed: string, numbers: string, errors: string): string {
   return `insert into dead_run (id, project, bot, job, takes, attempts, error, added)
-    select p.id, p.project, ((p.job::json)->>'botId')::uuid, p.job, p.takes, p.takes - p.returned, x.error, p.added
+    select p.id, p.project, ${BOT_OF_JOB}, p.job, p.takes, p.takes - p.returned, x.error, p.added
     from ${removed} p join unnest(${numbers}, ${errors}) as x(n, error) on x.n = p.n
     where p.job is not null
     on conflict (project, id) do update set due = null, failed = clock_timestamp(),

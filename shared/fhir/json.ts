@@ -286,6 +286,11 @@ function mapItems(items: readonly unknown[], name: string, map: MapString): unkn
   return changed ?? items
 }
 
+/** Replaces NUL and halves of surrogate pairs by U+FFFD: PostgreSQL rejects them in texts or in jsonb. */
+export function toStorable(text: string): string {
+  return text.toWellFormed().replaceAll('\0', '\ufffd')
+}
+
 /** False for a decimal, which is an object that keeps its digits. */
 export function isPlainObject(value: unknown): value is Record<string, unknown> {
   return isObject(value) && !isDecimal(value)

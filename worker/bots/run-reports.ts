@@ -16,6 +16,7 @@ import {
 } from '../../shared/bots/run-records.ts'
 import { batchDelayed } from '../../shared/core/batching.ts'
 import { attempt } from '../../shared/core/errors.ts'
+import { mapStrings, toStorable } from '../../shared/fhir/json.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import { botAddress, type ExecuteJob } from '../../shared/queue/jobs.ts'
@@ -292,7 +293,8 @@ function createAudit({ log, repository }: Services) {
       const results = await Promise.allSettled(
         records.map(async (record) => {
           const { project, profile } = record.session.principal
-          return await repository.create(servicePrincipal(project, { profile }), auditEvent(record))
+          const event = mapStrings(auditEvent(record), toStorable)
+          return await repository.create(servicePrincipal(project, { profile }), event)
         }),
       )
       return results.map((result) => (result.status === 'rejected' ? result.reason : undefined))

@@ -57,6 +57,14 @@ t.test('records bot, caller, identity, input and outcome in an AuditEvent', asyn
   )
 })
 
+t.test('records a run whose log and input have a NUL', async (t) => {
+  const id = await aBot(botica, handler(`console.log('a\\0b')`))
+  await execute(admin, id, { resourceType: 'Patient', id: 'c\0d' })
+  const event = await audited(id)
+  t.match(event.outcomeDesc, /INFO a\ufffdb\n$/)
+  t.equal(event.entity[1].what.reference, 'Patient/c\ufffdd')
+})
+
 t.test('distinguishes bot failures from exceeded limits in the outcome', async (t) => {
   const extension = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`, valueInteger: 100 },

@@ -90,6 +90,24 @@ t.test('lists a failed asynchronous run, and replays it with the corrected code'
   t.same(outcomes, ['ok', 'thrown'], 'both attempts are in the list of runs')
 })
 
+t.test('lists and replays a run whose input and error have a NUL', async (t) => {
+  const id = await aBot(botica, handler('throw new Error(event.input)'))
+  const accepted = await admin.post(`Bot/${id}/$execute`, 'a\0b', {
+    'Content-Type': 'text/plain',
+    ...LATER,
+  })
+  const [letter] = await untilDead(id)
+  t.match(letter, { kind: 'run', bot: { reference: `Bot/${id}` }, error: 'a\ufffdb' })
+  await deploy(admin, id, handler('return event.input.length'))
+  t.equal(readCount(await change('replay', { id: letter?.id })), 1)
+  const url = accepted.headers.get('content-location') ?? ''
+  const output = await eventually(async () => {
+    const { body } = await admin.get<Untyped>(url)
+    return body.status === 'completed' ? body.output : undefined
+  })
+  t.equal(output.parameter[0].valueString, '3')
+})
+
 t.test('leaves out runs that succeed, are cancelled, or have a waiting caller', async (t) => {
   const id = await aBot(
     botica,

@@ -100,6 +100,13 @@ t.test('stores results of every kind', async (t) => {
     ['return true', 'completed', { name: 'responseBody', valueBoolean: true }, 'true'],
     ['return 42', 'completed', { name: 'responseBody', valueString: '42' }, '42'],
     ['return { a: 1 }', 'completed', { name: 'responseBody', valueString: '{"a":1}' }, '{"a":1}'],
+    [`return 'a\\0b'`, 'completed', { name: 'responseBody', valueString: 'a\ufffdb' }, 'a\ufffdb'],
+    [
+      `throw new Error('a\\0b')`,
+      'error',
+      { name: 'outcome', resource: { issue: [{ details: { text: 'a\ufffdb' } }] } },
+      'a\ufffdb',
+    ],
     ['return undefined', 'completed', { name: 'outcome', resource: { id: 'ok' } }, '"All OK"'],
     [
       `throw new Error('no way')`,
