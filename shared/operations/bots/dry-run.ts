@@ -22,6 +22,7 @@ import {
 import { intactCode, readHistory } from '../../bots/versions.ts'
 import { badRequest, forbidden, HttpError, notFound, unavailable } from '../../core/errors.ts'
 import { atLabel, codeAt } from '../../fhir/bot-labels.ts'
+import { mapStrings, toStorable } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { startUpkeep } from '../../jobs/async-requests.ts'
 import type { ExecuteJob } from '../../queue/jobs.ts'
@@ -312,7 +313,7 @@ function toParts({ runId, status, reason, before, after, notes }: Comparison): r
     sameWrites || run === undefined
       ? undefined
       : listWrites(run).join(', ').slice(0, MOST_SHOWN) || 'none'
-  return toParameters([
+  const parts = toParameters([
     ['runId', 'valueUuid', `urn:uuid:${runId}`],
     ['status', 'valueCode', status],
     ['reason', 'valueString', reason],
@@ -324,6 +325,8 @@ function toParts({ runId, status, reason, before, after, notes }: Comparison): r
     ['writesAfter', 'valueString', writes(after)],
     ...notes.map((note): Output => ['note', 'valueString', note]),
   ])
+  // A cut may have left half a character.
+  return mapStrings(parts, toStorable)
 }
 
 function shown(run: AnsweredRun | undefined): string | undefined {

@@ -84,6 +84,17 @@ t.test('compares answers that redaction has made invalid JSON', async (t) => {
   t.match(run, [{ answerBefore: '{"pin":***,"text":"a"}', answerAfter: '{"pin":***,"text":"ab"}' }])
 })
 
+t.test('reports answers with a NUL, and with a cut character', async (t) => {
+  const code = (more: number) =>
+    handler(`return event.input.cut ? 'x'.repeat(1999) + '😀${more}' : 'a\\0-${more}'`)
+  const id = await aBot(botica, code(1))
+  await runKept(id, [{ cut: true }, {}])
+  await stage(id, code(2))
+  const { run } = await dryRun(id)
+  const answers = run.map(({ answerAfter }) => answerAfter).sort()
+  t.same(answers, ['a\ufffd-2', `${'x'.repeat(1999)}\ufffd`])
+})
+
 t.test('compares the resources that a transaction creates', async (t) => {
   const code = (type: string) =>
     handler(`
