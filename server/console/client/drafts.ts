@@ -100,7 +100,7 @@ export function forget(key: string | undefined): void {
 
 /** Writes drafts again after the client cleared the session storage. */
 export function keepDrafts(): void {
-  for (const [key, text] of kept) sessionStorage.setItem(place(key), text)
+  for (const [key, text] of kept) store(key, text)
 }
 
 let isLeaving = false
@@ -112,7 +112,17 @@ export function leaveQuietly(): void {
 
 export function keep(key: string, text: string): void {
   kept.set(key, text)
-  sessionStorage.setItem(place(key), text)
+  store(key, text)
+}
+
+/** A text for which the storage has no room is kept until the page ends. */
+function store(key: string, text: string): void {
+  try {
+    sessionStorage.setItem(place(key), text)
+  } catch {
+    // An older text would be restored instead.
+    sessionStorage.removeItem(place(key))
+  }
 }
 
 export function readKept(key: string | undefined): string | undefined {

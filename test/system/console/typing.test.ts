@@ -264,6 +264,24 @@ t.test('an older version comes back with its digits', async (t) => {
   t.equal(await readContent(id), before)
 })
 
+t.test('a record that is too large for the storage of the tab is edited', async (t) => {
+  const photo = { url: 'urn:x', valueBase64Binary: 'QUJD'.repeat(1_500_000) }
+  const name = [{ family: 'Mayer' }]
+  const { id } = await admin.create({ resourceType: 'Patient', extension: [photo], name })
+  await page.goto(`${baseUrl}console/resources/Patient/${id}/form`)
+  const field = await focused('name family')
+  await page.key('All')
+  await page.keys('Okafor')
+  t.equal(await page.value(`${field}.value`), 'Okafor')
+  await click(page, 'History')
+  await reads(page, 'There is only one version')
+  await click(page, 'Form')
+  await page.shows(`${field}?.value === 'Okafor'`)
+  await page.press('#save')
+  await isSaved()
+  t.match((await admin.get(`Patient/${id}`)).body, { extension: [photo], name: [{ family: 'Okafor' }] })
+})
+
 /** A Task with an input of each of these types. Returns its content as it is stored. */
 async function aTask(names: readonly string[]) {
   const inputs = names.map((name) => {
