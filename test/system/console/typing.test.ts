@@ -2,7 +2,7 @@
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads } from '../../fixtures/http/console.ts'
+import { barriers, click, holdAnswers, openConsole, reads } from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 import { CASES, type Case } from './datatypes.ts'
 
@@ -264,6 +264,32 @@ t.test('an older version comes back with its digits', async (t) => {
   t.equal(await readContent(id), before)
 })
 
+t.test('text that is typed in another view while a save runs is kept', async (t) => {
+  const patient = await admin.create({ resourceType: 'Patient', name: [{ family: 'Mayer' }] })
+  const place = `${baseUrl}console/resources/Patient/${patient.id}`
+  await page.goto(`${place}/form`)
+  await focused('name family')
+  await page.key('All')
+  await page.keys('Meyer')
+  const release = await holdAnswers(page, `fhir/R4/Patient/${patient.id}`)
+  await page.press('#save')
+  await page.shows(`document.querySelector('#save[data-loading]')`)
+  await click(page, 'History')
+  await reads(page, 'There is only one version')
+  await click(page, 'JSON')
+  const typed = { ...patient, name: [{ family: 'Meyer' }], gender: 'other' }
+  await page.write('.cm-content', JSON.stringify(typed))
+  await release()
+  await reads(page, 'Saved')
+  await page.goto(`${place}/form`)
+  await reads(page, 'This is text you typed earlier')
+  await page.shows(`document.querySelector('[data-element=gender] select').value === 'other'`)
+  await page.press('#save')
+  await isSaved()
+  const { body } = await admin.get(`Patient/${patient.id}`)
+  t.match(body, { meta: { versionId: '3' }, name: [{ family: 'Meyer' }], gender: 'other' })
+})
+
 t.test('a record that is too large for the storage of the tab is edited', async (t) => {
   const photo = { url: 'urn:x', valueBase64Binary: 'QUJD'.repeat(1_500_000) }
   const name = [{ family: 'Mayer' }]
@@ -279,7 +305,10 @@ t.test('a record that is too large for the storage of the tab is edited', async 
   await page.shows(`${field}?.value === 'Okafor'`)
   await page.press('#save')
   await isSaved()
-  t.match((await admin.get(`Patient/${id}`)).body, { extension: [photo], name: [{ family: 'Okafor' }] })
+  t.match((await admin.get(`Patient/${id}`)).body, {
+    extension: [photo],
+    name: [{ family: 'Okafor' }],
+  })
 })
 
 /** A Task with an input of each of these types. Returns its content as it is stored. */

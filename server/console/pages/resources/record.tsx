@@ -100,7 +100,14 @@ function Record({ type, id, tab, saved }: RecordProps) {
   const draft = useDraft<Edit>(key, { base: saved, value: saved })
   const { base, value, unfinished } = draft.value
   const isFinished = unfinished === undefined
-  const saving = useSaving({ type, id, base, draft: key, after: draft.discard })
+  const saving = useSaving({
+    type,
+    id,
+    base,
+    draft: key,
+    // The person may have left, come back and typed while the save ran.
+    after: (saved) => draft.settle((typed) => ({ ...typed, base: saved })),
+  })
   const isOld = draft.isDirty && saved.meta?.versionId !== base.meta?.versionId
   const isBehind = isOld && isFinished && !saving.isBusy
   const editing: Editing = {

@@ -21,7 +21,8 @@ interface Saved {
   readonly id: string
   readonly base: Resource
   readonly draft: string
-  readonly after: () => void
+  /** Called with the record as it was sent, and the `meta` of its new version. */
+  readonly after: (saved: Resource) => void
 }
 
 export function useSaving({ type, id, base, draft, after }: Saved) {
@@ -30,7 +31,7 @@ export function useSaving({ type, id, base, draft, after }: Saved) {
     send: ({ body }) => replaceVersion(`fhir/R4/${type}/${id}`, body, base.meta?.versionId),
     done: texts.common.saved,
     draft,
-    after,
+    after: ({ meta = {} }, { record }) => after({ ...record, meta }),
     notify: false,
     // A newer version is shown next to the typed text.
     reread: [`fhir/R4/${type}/${id}`],
