@@ -12,6 +12,7 @@ import {
 } from '@tanstack/react-query'
 import { fill, texts } from '../texts/texts.ts'
 import { forget, readKept } from './drafts.ts'
+import { fetchOnce } from './once.ts'
 import { problemLines } from './problem.tsx'
 import { medplum, type ReadOptions } from './session.ts'
 
@@ -122,7 +123,7 @@ export async function fetchSigned(path: string, init: SignedInit): Promise<Respo
 
 async function fetchWithToken(path: string, init: SignedInit): Promise<Response> {
   const headers = { ...init.headers, Authorization: `Bearer ${medplum.getAccessToken()}` }
-  return await fetch(`/${path}`, { ...init, headers })
+  return await fetchOnce(`/${path}`, { ...init, headers })
 }
 
 /** Returns the error of an answer, in the service's words unless it comes from a proxy. */

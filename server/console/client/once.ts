@@ -8,8 +8,8 @@ import { forget, keep, readKept } from './drafts.ts'
 const METHODS = ['POST', 'PUT', 'PATCH', 'DELETE']
 const KEYED = /^\/(?:fhir\/R4|admin)(?:\/|$)/
 const SYSTEM = /^\/fhir\/R4\/?$/
-/** POSTs that change nothing. */
-const READS = /\/(?:\$validate|\$explain|schedules\/preview)$/
+/** POSTs that change nothing, and runs on the bench: each is another run, and ends with its connection. */
+const WITHOUT_KEY = /\/(?:\$validate|\$explain|\$execute|schedules\/preview)$/
 /** The service reads these as uploads, which take no key. */
 const BINARY = /^\/fhir\/R4\/Binary(?:\/[^/]+)?$/
 
@@ -49,13 +49,15 @@ function recentKey(place: string, change: string): string | undefined {
 }
 
 function takesKey(path: string, body: unknown): boolean {
-  if (!KEYED.test(path) || READS.test(path) || BINARY.test(path)) return false
+  if (!KEYED.test(path) || WITHOUT_KEY.test(path) || BINARY.test(path)) return false
   if (typeof body !== 'string') return body === undefined || body === null
   if (path.endsWith('/$graphql')) return body.includes('mutation')
   return !SYSTEM.test(path) || JSON.parse(body).type === 'transaction'
 }
 
 function isFinal({ status, headers }: Response): boolean {
+  // A run has ended, with any status.
+  if (headers.has('X-Bot-Run-Id')) return true
   if (status >= 500 || status === 429) return false
   return status !== 409 || !headers.has('Retry-After')
 }

@@ -4,7 +4,7 @@ import { type AgentEnd, anAdt, anAgent, connectAgent, HL7 } from '../../fixtures
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, handler } from '../../fixtures/bots/bots.ts'
 import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads } from '../../fixtures/http/console.ts'
+import { barriers, click, loseAnswers, openConsole, reads } from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 
 exitWithoutChromium(t)
@@ -24,6 +24,8 @@ t.test('a project without agents explains agents', async (t) => {
 interface Ward {
   readonly id: string
   readonly agent: AgentEnd
+  /** Destinations of the messages to devices. */
+  readonly sent: readonly string[]
 }
 
 async function openWard(): Promise<Ward> {
@@ -31,6 +33,7 @@ async function openWard(): Promise<Ward> {
   await anAgent(admin, {}, { name: 'Ward 8', status: 'off' })
   const agent = await connectAgent(t, baseUrl, admin, id)
   agent.say({ type: 'agent:heartbeat:response', version: '5.1.29' })
+  const sent: string[] = []
   agent.webSocket.on('message', (data) => {
     const { type, callback, remote } = JSON.parse(String(data))
     const answer = { type: String(type).replace('request', 'response'), callback, statusCode: 200 }
@@ -40,10 +43,11 @@ async function openWard(): Promise<Ward> {
       ]
       agent.say({ ...answer, logs, hasMore: false })
     } else if (type === 'agent:transmit:request') {
+      sent.push(remote)
       agent.say({ ...answer, contentType: HL7, body: `MSH|${remote}\rMSA|AA|1` })
     } else if (type === 'agent:reloadconfig:request') agent.say(answer)
   })
-  return { id, agent }
+  return { id, agent, sent }
 }
 
 let opened: Promise<Ward> | undefined
@@ -95,6 +99,22 @@ t.test('a test message is answered by the device, or with the reason why not', a
   await page.write('input[name=destination]', 'Device/none')
   await click(page, 'Send')
   await reads(page, 'Destination device not found')
+})
+
+t.test('a message whose answer is lost is sent once when it is repeated', async (t) => {
+  const { id, sent } = await ward()
+  const send = async () => {
+    await page.goto(`${baseUrl}console/agents/${id}/test`)
+    await page.write('input[name=destination]', 'once.clinic.example')
+  }
+  await send()
+  await loseAnswers(page, `fhir/R4/Agent/${id}/$push`)
+  await click(page, 'Send')
+  await reads(page, 'The service does not respond')
+  await send()
+  await click(page, 'Send')
+  await reads(page, 'MSH|once.clinic.example\nMSA|AA|1')
+  t.equal(sent.filter((remote) => remote === 'once.clinic.example').length, 1)
 })
 
 t.test('the configuration is read again', async () => {

@@ -7,6 +7,7 @@ import {
   barriers,
   click,
   holdAnswers,
+  loseAnswers,
   openConsole,
   reads,
   withText,
@@ -122,6 +123,32 @@ t.test('runs the fixed bot with the same input again', async () => {
   await page.shows(`location.pathname !== '${failed}'`)
   await page.shows(`document.querySelector('#log')?.textContent.includes('Mended')`)
 })
+
+t.test('a replay whose answer is lost is one run when it is repeated', async (t) => {
+  const place = await page.value<string>('location.pathname')
+  const [, , , id] = place.split('/')
+  const count = async () => {
+    const { body } = await botica.admin.get<Listed>(`Bot/${id}/$runs?_count=100`)
+    return body.parameter.filter(({ name }) => name === 'run').length
+  }
+  const before = await count()
+  await loseAnswers(page, `fhir/R4/Bot/${id}/$replay`)
+  await page.press('#replay')
+  await reads(page, 'The service does not respond')
+  await page.goto(`${baseUrl}${place.slice(1)}`)
+  await page.press('#replay')
+  await page.shows(`location.pathname !== '${place}' && document.querySelector('#log')`)
+  t.equal(await count(), before + 1)
+  // The next one is meant as another one.
+  const first = await page.value<string>('location.pathname')
+  await page.press('#replay')
+  await page.shows(`location.pathname !== '${first}' && document.querySelector('#log')`)
+  t.equal(await count(), before + 2)
+})
+
+interface Listed {
+  readonly parameter: readonly { readonly name: string }[]
+}
 
 t.test('code that others deployed meanwhile is not overwritten unseen', async (t) => {
   const path = `Bot/${(await page.value<string>('location.pathname')).split('/')[3]}`

@@ -6,8 +6,15 @@ import { join } from 'node:path'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { openGate } from '../../fixtures/exports/gate.ts'
-import { exitWithoutChromium } from '../../fixtures/http/chromium.ts'
-import { barriers, click, openConsole, reads, saved } from '../../fixtures/http/console.ts'
+import { exitWithoutChromium, type Page } from '../../fixtures/http/chromium.ts'
+import {
+  barriers,
+  click,
+  loseAnswers,
+  openConsole,
+  reads,
+  saved,
+} from '../../fixtures/http/console.ts'
 import { aPerson } from '../../fixtures/people.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -79,6 +86,17 @@ t.test('an administrator exports the project and saves a file', async (t) => {
   )
 })
 
+/** Chooses a file with this text in the dialog. */
+async function chooseFile(page: Page, text: string): Promise<void> {
+  await page.act(
+    `document.querySelector('input[type=file]')`,
+    `const chosen = new DataTransfer()
+    chosen.items.add(new File([${JSON.stringify(text)}], 'patients.ndjson'))
+    found.files = chosen.files
+    found.dispatchEvent(new Event('change', { bubbles: true }))`,
+  )
+}
+
 t.test('imports a file and shows its rejected lines', async (t) => {
   const { email } = await aPerson(services, project, { details: { admin: true } })
   const page = await openConsole(t, { baseUrl, email, path: '/jobs' })
@@ -87,18 +105,10 @@ t.test('imports a file and shows its rejected lines', async (t) => {
   await click(page, 'Start the import')
   await reads(page, 'Choose at least one file.')
   const id = randomUUID()
-  const choose = (text: string) =>
-    page.value(`{
-      const chosen = new DataTransfer()
-      chosen.items.add(new File([${JSON.stringify(text)}], 'patients.ndjson'))
-      const input = document.querySelector('input[type=file]')
-      input.files = chosen.files
-      input.dispatchEvent(new Event('change', { bubbles: true }))
-    }`)
-  await choose('no records')
+  await chooseFile(page, 'no records')
   await click(page, 'Start the import')
   await reads(page, 'patients.ndjson does not start with a record as JSON.')
-  await choose(`{"resourceType":"Patient","id":"${id}"}\n{"resourceType":"Patient"}\n`)
+  await chooseFile(page, `{"resourceType":"Patient","id":"${id}"}\n{"resourceType":"Patient"}\n`)
   await click(page, 'Start the import')
   await page.shows(`location.pathname.startsWith('/console/jobs/imports/')`)
   await reads(page, 'Rejected lines: 1')
@@ -126,6 +136,40 @@ t.test('a job is read after a refused token; an answer of a proxy is named', asy
   t.same(await barriers(page), [])
   await click(page, 'Try again')
   await reads(page, 'Rejected lines: 1')
+})
+
+t.test('an export and an import whose answers are lost start once when repeated', async (t) => {
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email, path: '/jobs' })
+  const count = async (label: string) => {
+    await page.goto(`${baseUrl}console/jobs`)
+    await page.shows(
+      `document.querySelector('#title') && !document.querySelector('[aria-label=Loading]')`,
+    )
+    return await page.value<number>(
+      `document.querySelectorAll('table[aria-label="${label}"] tbody tr').length`,
+    )
+  }
+  const exports = await count('BulkDataExport')
+  await loseAnswers(page, 'fhir/R4/$export')
+  await click(page, 'Export everything')
+  await reads(page, 'The service does not respond')
+  await page.goto(`${baseUrl}console/jobs`)
+  await click(page, 'Export everything')
+  await page.shows(`location.pathname.startsWith('/console/jobs/exports/')`)
+  t.equal(await count('BulkDataExport'), exports + 1)
+
+  const imports = await count('Imports')
+  await click(page, 'New import')
+  await chooseFile(page, `{"resourceType":"Patient","id":"${randomUUID()}"}\n`)
+  await page.value('globalThis.whole = fetch; true')
+  await loseAnswers(page, 'fhir/R4/$import')
+  await click(page, 'Start the import')
+  await reads(page, 'The service does not respond')
+  await page.value('globalThis.fetch = whole; true')
+  await click(page, 'Start the import')
+  await page.shows(`location.pathname.startsWith('/console/jobs/imports/')`)
+  t.equal(await count('Imports'), imports + 1)
 })
 
 t.test('shows a member only the content of a narrow policy, also on a phone', async (t) => {

@@ -75,9 +75,12 @@ export function NewExport({ isOpen, close }: Props) {
   )
 }
 
+/** Not a GET, which has no `Idempotency-Key`. */
+const EXPORT: SignedInit = { method: 'POST', headers: { Prefer: 'respond-async' } }
+
 /** Starts an export of all records of the project. */
 export function exportAll(): Promise<string> {
-  return startJob('$export', { headers: { Prefer: 'respond-async' } })
+  return startJob('$export', EXPORT)
 }
 
 async function kickOff({ level, group, types, since }: Values): Promise<string> {
@@ -85,7 +88,7 @@ async function kickOff({ level, group, types, since }: Values): Promise<string> 
   const query = new URLSearchParams()
   if (types.length > 0) query.set('_type', types.join(','))
   if (since !== '') query.set('_since', toInstant(since))
-  return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
+  return await startJob(`${place}$export?${query}`, EXPORT)
 }
 
 /** Returns the id of the job. Errors: the outcome. */
@@ -153,17 +156,28 @@ async function beginImport(files: readonly File[], mode: string): Promise<string
   const types = await Promise.all(files.map(detectResourceType))
   const input: object[] = []
   for (const [place, file] of files.entries()) {
-    const contentType = 'application/fhir+ndjson'
-    const { id } = await medplum.createBinary({ data: file, contentType, filename: file.name })
     const part = [
       { name: 'type', valueCode: types[place] },
-      { name: 'url', valueUrl: `Binary/${id}` },
+      { name: 'url', valueUrl: `Binary/${await upload(file)}` },
     ]
     input.push({ name: 'input', part })
   }
   const parameter = [{ name: 'mode', valueCode: mode }, ...input]
   const body = JSON.stringify({ resourceType: 'Parameters', parameter })
   return await startJob('$import', { method: 'POST', body })
+}
+
+const uploads = new WeakMap<File, string>()
+
+/** Uploads a file once, so that a repeated import of it is the same request. Returns the id of its Binary. */
+async function upload(file: File): Promise<string> {
+  const known = uploads.get(file)
+  if (known !== undefined) return known
+  const contentType = 'application/fhir+ndjson'
+  const made = await medplum.createBinary({ data: file, contentType, filename: file.name })
+  const { id = '' } = made
+  uploads.set(file, id)
+  return id
 }
 
 const HEAD_BYTES = 64 * 1024
