@@ -1,7 +1,7 @@
 /** Hooks for reads and writes over the API client. */
 import { notifications } from '@mantine/notifications'
 import { isOperationOutcome, OperationOutcomeError } from '@medplum/core'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
+import type { Bundle, BundleEntry, BundleEntryResponse, Resource } from '@medplum/fhirtypes'
 import {
   type UseMutationResult,
   type UseQueryResult,
@@ -101,6 +101,26 @@ export async function replaceVersion<T>(
 ): Promise<T> {
   const headers = { 'If-Match': `W/"${versionId}"` }
   return await medplum.put(path, body, undefined, { headers })
+}
+
+/** Returns the error of an entry of a batch. */
+export function entryError(response: BundleEntryResponse | undefined): Error {
+  const outcome = response?.outcome
+  if (isOperationOutcome(outcome)) return new OperationOutcomeError(outcome)
+  return new Error(response?.status ?? texts.common.problem)
+}
+
+/** Sends searches as a batch. Errors: also of an entry that the service cannot answer for now. */
+export async function searchBatch(urls: readonly string[]): Promise<readonly BundleEntry[]> {
+  const answer: Bundle = await medplum.executeBatch({
+    resourceType: 'Bundle',
+    type: 'batch',
+    entry: urls.map((url) => ({ request: { method: 'GET' as const, url } })),
+  })
+  const { entry = [] } = answer
+  const failed = entry.find(({ response }) => /^(?:5|429)/.test(response?.status ?? ''))
+  if (failed) throw entryError(failed.response)
+  return entry
 }
 
 export interface SignedInit extends RequestInit {

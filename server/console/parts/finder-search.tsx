@@ -1,11 +1,13 @@
 /** The search of the dialog that Ctrl-K opens. */
 import { NavLink, Stack, Text, TextInput } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
+import type { Resource } from '@medplum/fhirtypes'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { type KeyboardEvent, useEffect, useRef, useState } from 'react'
 import { useLocation } from 'wouter'
-import { mayDo, medplum, useMe } from '../client/session.ts'
+import { searchBatch } from '../client/api.ts'
+import { Problem } from '../client/problem.tsx'
+import { mayDo, useMe } from '../client/session.ts'
 import { recordDetail, recordTitle } from '../client/titles.ts'
 import { useTypes } from '../client/types.ts'
 import { texts } from '../texts/texts.ts'
@@ -86,11 +88,12 @@ export function Search({ pages, close }: SearchProps) {
       />
       <div role="status">
         <Places places={places} active={active} isDisabled={isDisabled} go={go} />
-        {places.length === 0 && asked.length > 1 && found.isFetched && (
+        {places.length === 0 && asked.length > 1 && found.isFetched && !found.error && (
           <Text size="sm" c="dimmed">
             {words.nothing}
           </Text>
         )}
+        <Problem error={found.error} />
         {records.length > 0 && found.data?.isMore && (
           <Text size="sm" c="dimmed">
             {words.more}
@@ -157,12 +160,8 @@ async function findRecords(
   const urls = searches.flatMap(([type, parameters]) =>
     parameters.map((name) => `${type}?${new URLSearchParams({ [name]: text, _count: `${MOST}` })}`),
   )
-  const { entry = [] }: Bundle = await medplum.executeBatch({
-    resourceType: 'Bundle',
-    type: 'batch',
-    entry: urls.map((url) => ({ request: { method: 'GET' as const, url } })),
-  })
-  const bundles = entry.flatMap(({ resource }) =>
+  const found = await searchBatch(urls)
+  const bundles = found.flatMap(({ resource }) =>
     resource?.resourceType === 'Bundle' ? [resource] : [],
   )
   const records = bundles.flatMap(({ entry: own = [] }) => own)

@@ -331,3 +331,44 @@ t.test('Ctrl-K finds records, bots and pages', async (t) => {
   await page.key('Enter')
   await page.shows(`location.pathname === '/console/subscriptions'`)
 })
+
+t.test('a search that fails shows why, instead of no matching records', async (t) => {
+  const busy = {
+    resourceType: 'OperationOutcome',
+    issue: [{ severity: 'error', code: 'transient', details: { text: 'The database is busy' } }],
+  }
+  const answerBusy = (expression: string, status: number, body: object) =>
+    page.value(`{
+      const { fetch } = window
+      window.fetch = async (url, init) => (${expression})
+        ? Response.json(${JSON.stringify(body)}, { status: ${status} })
+        : await fetch(url, init)
+    }`)
+  const entry = Array.from({ length: 200 }, () => ({ response: { status: '503', outcome: busy } }))
+  const batch = { resourceType: 'Bundle', type: 'batch-response', entry }
+  await page.goto(`${baseUrl}console/resources/Condition/new`)
+  await page.shows(`document.querySelector('#find')`)
+  await answerBusy(`init?.method === 'POST'`, 200, batch)
+  await page.press('#find')
+  await page.shows(searchHasFocus)
+  await page.keys('quin')
+  await reads(page, 'The database is busy')
+  t.notOk(await page.value(`document.body.innerText.includes('No matching records')`))
+  t.same(await barriers(page), [])
+  await page.key('Escape')
+  await page.shows(`!document.querySelector('[role=dialog]')`)
+
+  await answerBusy(`String(url).includes('/Patient?')`, 503, busy)
+  await focus('[data-element=subject] input[aria-label="Find a record"]')
+  await page.keys('zzz')
+  await reads(page, 'The database is busy')
+  t.notOk(await page.value(`document.body.innerText.includes('No matching records')`))
+
+  await page.goto(`${baseUrl}console/resources/Patient/${patient.id}`)
+  await reads(page, 'Asthma')
+  await answerBusy(`init?.method === 'POST'`, 200, batch)
+  await click(page, 'Referred to by')
+  await page.shows(`location.pathname.endsWith('/referrers')`)
+  await reads(page, 'The database is busy')
+  t.notOk(await page.value(`document.body.innerText.includes('Nothing refers to this record')`))
+})

@@ -1,22 +1,11 @@
 /** A patient at a glance: identity and latest data. */
 import { Anchor, Badge, Card, Group, SimpleGrid, Stack, Text, Title } from '@mantine/core'
-import {
-  calculateAge,
-  formatAddress,
-  formatCodeableConcept,
-  isObject,
-  OperationOutcomeError,
-} from '@medplum/core'
-import type {
-  Bundle,
-  BundleEntryResponse,
-  Observation,
-  Patient,
-  Resource,
-} from '@medplum/fhirtypes'
+import { calculateAge, formatAddress, formatCodeableConcept, isObject } from '@medplum/core'
+import type { Bundle, Observation, Patient, Resource } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { lazy, Suspense } from 'react'
 import { Link } from 'wouter'
+import { entryError } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { readElement } from '../../client/titles.ts'
@@ -174,16 +163,10 @@ async function readSections(
     return {
       ...one,
       records: entries.flatMap(({ resource }) => (resource ? [resource] : [])),
-      error: isFound ? null : toError(response),
+      error: isFound ? null : entryError(response),
       href: `/resources/${one.type}?${searches[place]?.conditions}`,
     }
   })
-}
-
-function toError(response: BundleEntryResponse | undefined): Error {
-  const outcome = response?.outcome
-  if (outcome?.resourceType === 'OperationOutcome') return new OperationOutcomeError(outcome)
-  return new Error(response?.status ?? texts.common.problem)
 }
 
 function SectionCard({ name, href, records, error, detail }: FoundSection) {

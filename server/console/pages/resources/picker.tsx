@@ -4,6 +4,7 @@ import { useDebouncedValue } from '@mantine/hooks'
 import type { Bundle, Reference, Resource } from '@medplum/fhirtypes'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
+import { problemLines } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { recordDetail, recordTitle } from '../../client/titles.ts'
 import { type TypeEntry, useTypes } from '../../client/types.ts'
@@ -78,7 +79,8 @@ export function RecordPicker({ targets, onPick }: Props) {
         value={null}
         searchValue={text}
         onSearchChange={setText}
-        nothingFoundMessage={found.isFetched ? words.findNothing : undefined}
+        error={found.error && problemLines(found.error)[0]?.text}
+        nothingFoundMessage={found.isFetched && !found.error ? words.findNothing : undefined}
         onChange={(chosen) => {
           const picked = options.find(({ reference }) => reference === chosen)
           if (picked) onPick({ reference: picked.reference, display: picked.display })

@@ -1,9 +1,9 @@
 /** Records that refer to this one, by the reference parameters of every type. */
 import { Anchor, Group, Stack, Text } from '@mantine/core'
-import type { Bundle } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { Link } from 'wouter'
-import { type Me, mayDo, medplum, useMe } from '../../client/session.ts'
+import { searchBatch } from '../../client/api.ts'
+import { type Me, mayDo, useMe } from '../../client/session.ts'
 import { type TypeEntry, useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
@@ -95,15 +95,10 @@ async function searchReferrers(
   const found: Found[] = []
   for (let start = 0; start < searches.length; start += AT_ONCE) {
     const part = searches.slice(start, start + AT_ONCE)
-    const entry = part.map(({ type, parameter }) => ({
-      request: { method: 'GET' as const, url: `${type}?${parameter}=${reference}&_summary=count` },
-    }))
-    const answer: Bundle = await medplum.executeBatch({
-      resourceType: 'Bundle',
-      type: 'batch',
-      entry,
-    })
-    for (const [place, { resource }] of (answer.entry ?? []).entries()) {
+    const urls = part.map(
+      ({ type, parameter }) => `${type}?${parameter}=${reference}&_summary=count`,
+    )
+    for (const [place, { resource }] of (await searchBatch(urls)).entries()) {
       const search = part[place]
       const total = resource?.resourceType === 'Bundle' ? (resource.total ?? 0) : 0
       if (search && total > 0) found.push({ ...search, total })
