@@ -331,11 +331,12 @@ class Boundary extends Component<Props, State> {
   override render() {
     const { error } = this.state
     if (error === undefined) return this.props.children
-    const isOld = error instanceof TypeError && /import/i.test(error.message)
+    const fault = error instanceof TypeError ? error.message : error
+    const isOld = /import\w* (?:a )?module/i.test(String(fault))
     return (
       <Problem
         title={isOld ? texts.app.newVersion : texts.app.failed}
-        error={isOld ? texts.app.newVersionHint : error}
+        error={isOld ? texts.app.newVersionHint : fault}
       >
         <Button size="xs" onClick={() => location.reload()}>
           {texts.app.reload}

@@ -187,3 +187,30 @@ t.test('a new page moves the focus to its title, and a view leaves it on its tab
   await page.shows(`${focused('#title')} && document.activeElement.textContent === 'Bots'`)
   t.same(await barriers(page), [])
 })
+
+t.test('a page that fails shows its error, and leaves the others usable', async (t) => {
+  if (!hasChromium()) return t.pass('there is no chromium here')
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email })
+  // An answer that the page does not expect.
+  await page.value(`{
+    const send = fetch
+    globalThis.fetch = async (input, init) =>
+      String(input).endsWith('/schedules') ? Response.json({}) : await send(input, init)
+  }`)
+  await click(page, 'Schedules')
+  await reads(page, 'Something went wrong on this page')
+  await reads(page, `Cannot read properties of undefined (reading 'length')`)
+  t.notOk(await page.value(`document.body.innerText.includes('The service does not respond')`))
+  t.same(await barriers(page), [])
+
+  // A file of an older version is gone after an update.
+  const { pages } = JSON.parse(readFileSync(join(BUILT, 'manifest.json'), 'utf8'))
+  await page.block([`*/${pages['server/console/pages/policies/list.tsx'][0]}`])
+  await click(page, 'Access policies')
+  await reads(page, 'The console was updated')
+  t.same(await barriers(page), [])
+  await page.block([])
+  await click(page, 'Reload')
+  await reads(page, 'No access policy yet')
+})
