@@ -338,9 +338,18 @@ function askNewPassword() {
     const password = form.get('password')
     if (password !== form.get('again')) throw new Error('The two passwords differ')
     await call('setpassword', { id, secret, password })
-    const signIn = element('a', { href: hasConsole ? '/console' : '/signin' }, 'Sign in')
+    const signIn = element('a', { href: signInAddress() }, 'Sign in')
     said('Password saved', 'You can sign in now.', element('p', {}, signIn))
   })
+}
+
+/** An account of one project, which the link names, is found there only. */
+function signInAddress() {
+  const named = asked.get('project_id')
+  if (!named) return hasConsole ? '/console' : '/signin'
+  return hasConsole
+    ? `/console/p/${encodeURIComponent(named)}`
+    : `/signin?${new URLSearchParams({ project_id: named })}`
 }
 
 function askVerify() {

@@ -32,7 +32,7 @@ export function inviteMail(
     `You have been invited to ${projectName} on ${productName}.`,
     ...(isVoid ? [earlier] : []),
     'Please choose a password by this link. It works once, for 7 days:',
-    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    passwordUrl(settings, link),
   ])
 }
 
@@ -42,7 +42,7 @@ export function registrationMail(settings: Settings, to: string, link: SecurityL
   return composed('registration', { ...link, email: to }, `Your registration on ${productName}`, [
     `Someone, probably you, has registered with this address on ${productName}.`,
     'Please confirm it by choosing your password by this link. It works once, for 7 days:',
-    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    passwordUrl(settings, link),
     'If it was not you, nothing needs to be done: the account leads nowhere you are invited to.',
   ])
 }
@@ -54,7 +54,7 @@ export function knownAddressMail(settings: Settings, to: string, link: SecurityL
     `Someone, probably you, tried to register with this address on ${productName}. It has an account already.`,
     `Please sign in with it: ${pageUrl(settings, 'signin', link.accountProject)}`,
     'If you have forgotten the password, choose another by this link. It works once, for an hour:',
-    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    passwordUrl(settings, link),
     'If it was not you, nothing needs to be done.',
   ])
 }
@@ -74,7 +74,7 @@ export function resetMail(settings: Settings, to: string, link: SecurityLink): M
   return composed('reset', { ...link, email: to }, `${productName} Password Reset`, [
     `Someone, probably you, has requested a new password on ${productName}.`,
     'Please choose it by this link. It works once, for an hour:',
-    `${settings.appUrl}setpassword/${link.id}/${link.secret}`,
+    passwordUrl(settings, link),
     'If it was not you, nothing needs to be done.',
   ])
 }
@@ -123,10 +123,18 @@ export function codeMail(settings: Settings, user: Resource, code: string): Mail
   ])
 }
 
+/** The address of a link to choose a password. */
+export function passwordUrl(
+  settings: Pick<Config, 'appUrl'>,
+  { id, secret, accountProject }: SecurityLink,
+): string {
+  return pageUrl(settings, `setpassword/${id}/${secret}`, accountProject)
+}
+
 /** An account of one project is found in that project only. */
 function pageUrl(
-  { appUrl }: Settings,
-  page: 'signin' | 'resetpassword',
+  { appUrl }: Pick<Config, 'appUrl'>,
+  page: 'signin' | 'resetpassword' | `setpassword/${string}`,
   project: string | undefined,
 ): string {
   return `${appUrl}${page}${project === undefined ? '' : `?project_id=${project}`}`

@@ -16,7 +16,12 @@ import {
 import { type Resource, referenceIn, targetIn } from '../../../shared/fhir/resource.ts'
 import { readMailState } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
-import { inviteMail, resetMail, welcomeMail } from '../../../shared/projects/mail-texts.ts'
+import {
+  inviteMail,
+  passwordUrl,
+  resetMail,
+  welcomeMail,
+} from '../../../shared/projects/mail-texts.ts'
 import {
   administeredProject,
   isProven,
@@ -162,7 +167,7 @@ export async function inviteAgain(
       const made = await createSecurityRequest(inside, actor, { type: 'invite', user })
       const mail = inviteMail(config, email, { projectName: project.name, link: made, isVoid })
       if (sendEmail || isVoid) await inside.addMail(project.id, mail)
-      return isOwn ? `${config.appUrl}setpassword/${made.id}/${made.secret}` : undefined
+      return isOwn ? passwordUrl(config, made) : undefined
     },
     record: accountChange(project, path, 'invitation'),
   })

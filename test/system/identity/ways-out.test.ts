@@ -3,16 +3,16 @@ import t from 'tap'
 import { createAccounts } from '../../fixtures/accounts.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { exitWithoutChromium, openPage } from '../../fixtures/http/chromium.ts'
-import { mailsTo } from '../../fixtures/invites.ts'
+import { anEmail, invite, mailsTo } from '../../fixtures/invites.ts'
 import { aPerson, PASSWORD } from '../../fixtures/people.ts'
 
 exitWithoutChromium(t)
 const botica = await openBotica(t)
-const { services, baseUrl, project, anonymous } = botica
+const { services, baseUrl, project, admin, anonymous } = botica
 const page = await openPage(t)
 
-const follow = (text: string) =>
-  page.act(
+const follow = (text: string, on = page) =>
+  on.act(
     `[...document.querySelectorAll('a')].find((one) => one.textContent === '${text}')`,
     'found.click()',
   )
@@ -58,6 +58,26 @@ t.test('a password that was set by a link leads to the sign-in', async (t) => {
     await (await fetch(`${bare.baseUrl}setpassword/${id}/${secret}`)).text(),
     'data-has-console',
   )
+})
+
+t.test('a password of an account of one project leads to the sign-in of the project', async (t) => {
+  const email = anEmail()
+  await invite(admin, project.id, { email, scope: 'project' })
+  const [mail] = await mailsTo(services, email)
+  // Without the session of the test before.
+  const own = await openPage(t)
+  await own.goto(/http\S+setpassword\S+/.exec(mail?.text ?? '')?.[0] ?? '')
+  await own.type('password', 'a long new password')
+  await own.type('again', 'a long new password')
+  await own.press('button')
+  await own.shows(`document.body.innerText.includes('You can sign in now.')`)
+  await follow('Sign in', own)
+  await own.shows(`location.pathname === '/oauth' && document.getElementById('email')`)
+  await own.type('email', email)
+  await own.type('password', 'a long new password')
+  await own.press('button')
+  await own.shows(`location.pathname === '/console'`)
+  await own.shows(`document.body.innerText.includes(${JSON.stringify(project.name)})`)
 })
 
 t.test('shows why a sign-in that a provider has begun cannot continue', async (t) => {
