@@ -66,6 +66,24 @@ t.test('a form builds a schedule and shows its next runs before it is saved', as
   t.same(await schedule(), { cron: '0 6 * * 1', zone: 'Asia/Tokyo' })
 })
 
+t.test('a chosen schedule outlives another version of its bot', async (t) => {
+  await page.press('table a')
+  await page.shows(`document.querySelector('select[name=kind]')?.value === 'weekly'`)
+  await selectOption(page, 'kind', 'minutes')
+  const { body } = await admin.get<Untyped>(`Bot/${good}`)
+  await admin.put(`Bot/${good}`, { ...body, description: 'Deployed meanwhile' })
+  await page.press('#save-schedule')
+  await page.shows(`document.querySelector('#main [role=alert]')`)
+  await eventually(async () => {
+    await page.press('#save-schedule')
+    return (await schedule()).cron === '*/15 * * * *' ? true : undefined
+  })
+  const changed = (await admin.get<Untyped>(`Bot/${good}`)).body
+  t.match(changed, { description: 'Deployed meanwhile' })
+  await admin.put(`Bot/${good}`, { ...changed, cronString: '0 6 * * 1' })
+  await page.goto(`${baseUrl}console/schedules`)
+})
+
 t.test('a schedule is changed and removed on the page of its bot', async (t) => {
   await page.press('table a')
   await page.shows(`document.querySelector('select[name=kind]')?.value === 'weekly'`)

@@ -82,7 +82,7 @@ function Details({ bot }: { readonly bot: Bot }) {
       {isAdmin(me) && (
         <>
           <Title>{detailWords.schedule}</Title>
-          <ScheduleEditor key={bot.meta?.versionId} botId={bot.id ?? ''} />
+          <ScheduleEditor botId={bot.id ?? ''} />
         </>
       )}
       <Title>{detailWords.subscriptions}</Title>

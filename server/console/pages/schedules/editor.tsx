@@ -70,11 +70,14 @@ function Fields({ bot, cron, zone, after }: FieldsProps) {
   const [choice, setChoice] = useState(cron === undefined ? FIRST_CHOICE : fromCron(cron))
   const [inZone, setZone] = useState(zone ?? Intl.DateTimeFormat().resolvedOptions().timeZone)
   const planned = withSchedule(bot, toCron(choice), inZone)
+  const path = `fhir/R4/Bot/${bot.id}`
   const save = useSend<Bot>({
-    send: (body) => replaceVersion(`fhir/R4/Bot/${bot.id}`, body, bot.meta?.versionId),
+    send: (body) => replaceVersion(path, body, bot.meta?.versionId),
     done: texts.common.saved,
     notify: false,
     after: () => after?.(),
+    // The next attempt changes the newest version, such as one that was deployed meanwhile.
+    reread: [path],
   })
   return (
     <Stack gap="sm" maw={560}>
