@@ -178,3 +178,29 @@ t.test('shows extensions and contained records of a record', async (t) => {
   await page.shows(`document.querySelector('table[aria-label=Patient]')`)
   t.notOk(await page.value(`document.querySelector('[data-hidden-parts]')`))
 })
+
+t.test('names values that have a code of several parts', async (t) => {
+  const { id } = await admin.create({
+    resourceType: 'ServiceRequest',
+    status: 'active',
+    intent: 'order',
+    subject: { display: 'Nobody' },
+    occurrenceTiming: { code: { text: 'Twice a day' } },
+  })
+  await page.goto(`${baseUrl}console/resources/ServiceRequest/${id}`)
+  await reads(page, 'Twice a day')
+  await admin.create({
+    resourceType: 'Observation',
+    status: 'final',
+    code: { text: 'Blood pressure' },
+    component: [
+      { code: { text: 'Systolic' }, valueQuantity: { value: 120, unit: 'mmHg' } },
+      { code: { coding: [{ system: 'urn:codes', code: 'dia', display: 'Diastolic' }] } },
+    ],
+  })
+  await page.value(`localStorage.setItem('botica-columns-Observation', '["component"]')`)
+  await page.goto(`${baseUrl}console/resources/Observation?code:text=Blood`)
+  await reads(page, 'Systolic')
+  await reads(page, 'Diastolic')
+  t.notOk(await page.value(`document.body.innerText.includes('[object Object]')`))
+})

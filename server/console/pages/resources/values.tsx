@@ -138,9 +138,13 @@ function formatComplexValue(value: Record<string, unknown>): string {
   if ('line' in value || 'city' in value) return formatAddress(value)
   if ('start' in value || 'end' in value) return formatPeriod(value)
   if ('low' in value || 'high' in value) return formatRange(value)
-  const first =
-    value.display ?? value.value ?? value.title ?? value.code ?? value.text ?? value.contentType
-  return first === undefined ? JSON.stringify(value).slice(0, 80) : String(first)
+  const { display, value: own, title, code, text, contentType } = value
+  const first = [display, own, title, code, text, contentType]
+    .flat()
+    .find((one) => one !== undefined)
+  if (first === undefined) return JSON.stringify(value).slice(0, 80)
+  // Such as the code of a component.
+  return isObject(first) && !(first instanceof Digits) ? formatComplexValue(first) : String(first)
 }
 
 const COLUMNS: Readonly<Record<string, readonly string[]>> = {
