@@ -204,3 +204,27 @@ t.test('names values that have a code of several parts', async (t) => {
   await reads(page, 'Diastolic')
   t.notOk(await page.value(`document.body.innerText.includes('[object Object]')`))
 })
+
+t.test('orders the events of a patient by time, also of several time zones', async (t) => {
+  const { id } = await admin.create({ resourceType: 'Patient', name: [{ family: 'Hansen' }] })
+  for (const [text, effectiveDateTime] of [
+    ['First event', '2026-03-02T08:00:00+13:00'],
+    ['Second event', '2026-03-01T23:00:00Z'],
+    ['Third event', '2026-03-01T20:00:00-05:00'],
+  ] as const) {
+    await admin.create({
+      resourceType: 'Observation',
+      status: 'final',
+      code: { text },
+      subject: { reference: `Patient/${id}` },
+      effectiveDateTime,
+    })
+  }
+  await page.goto(`${baseUrl}console/resources/Patient/${id}/timeline`)
+  await reads(page, 'First event')
+  t.match(
+    await page.value('document.body.innerText'),
+    /Third event[\s\S]*Second event[\s\S]*First event/,
+    'the newest is first',
+  )
+})

@@ -23,7 +23,7 @@ export function Timeline({ id }: { readonly id: string }) {
     .flatMap(({ entry = [] }) => entry.flatMap(({ resource }) => (resource ? [resource] : [])))
     .map((record) => ({ record, at: eventTime(record) }))
     .filter(({ at }) => at !== undefined)
-    .sort((a, b) => ((a.at ?? '') < (b.at ?? '') ? 1 : -1))
+    .sort((a, b) => instant(b.at) - instant(a.at))
   return (
     <>
       <Line bulletSize={12}>
@@ -52,6 +52,11 @@ export function Timeline({ id }: { readonly id: string }) {
       )}
     </>
   )
+}
+
+/** Of two zones, the later text may be the earlier time. */
+function instant(at = ''): number {
+  return Date.parse(at) || 0
 }
 
 const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'period']
