@@ -36,6 +36,22 @@ t.test('the runs of all bots are listed by time, and selected by outcome and bot
   await reads(page, 'No runs')
 })
 
+t.test('the dates of the runs are those of the address', async (t) => {
+  const field = `document.querySelector('input[type=datetime-local]')`
+  await page.goto(`${baseUrl}console/runs`)
+  await page.act(field, 'found.focus()')
+  await page.keys('010220200830AM')
+  await page.shows(
+    `new URLSearchParams(location.search).get('since') === new Date('2020-01-02T08:30').toISOString()`,
+  )
+  t.equal(await page.value(`${field}.value`), '2020-01-02T08:30')
+  await page.press('nav a[href="/console/runs"]')
+  await page.shows(`location.search === '' && ${field}.value === ''`)
+  await page.goto(`${baseUrl}console/runs?since=nonsense`)
+  await page.shows(`document.querySelector('#main [role=alert]')`)
+  t.ok(await page.value(`Boolean(${field})`), 'the page is still usable')
+})
+
 t.test('a run is opened from the list', async () => {
   await page.goto(`${baseUrl}console/runs?status=failed`)
   await page.press('table[aria-label=Runs] tbody a')

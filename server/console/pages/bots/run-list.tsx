@@ -1,17 +1,20 @@
 /** Runs of one bot or of all, by outcome and time. The selection is the search of the address. */
-import { Button, Group, SegmentedControl, TextInput } from '@mantine/core'
+import { Button, Group, SegmentedControl } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
+import { useState } from 'react'
 import { useLocation, useSearch } from 'wouter'
 import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
+import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 import { milliseconds, nextPageQuery, parseRuns, type Run } from './runs.ts'
 
 const words = texts.bots.runs
 const OUTCOMES = ['all', 'ok', 'failed'] as const
+const TIMES = ['since', 'until'] as const
 const EVERY_MS = 3000
 
 interface Props {
@@ -37,8 +40,15 @@ export function RunList({ botId, children }: Props) {
           onChange={(value) => select({ status: value === 'all' ? undefined : value })}
           data={OUTCOMES.map((value) => ({ value, label: words[value] }))}
         />
-        <Time label={words.since} value={selection.since} set={(since) => select({ since })} />
-        <Time label={words.until} value={selection.until} set={(until) => select({ until })} />
+        {TIMES.map((name) => (
+          <Time
+            key={name}
+            label={words[name]}
+            value={selection[name]}
+            // Each digit of a year is a time.
+            set={(time) => select({ [name]: time }, { replace: true })}
+          />
+        ))}
       </Group>
       <Loaded query={runs}>
         {(data) => (
@@ -66,11 +76,11 @@ export function useSelection() {
   const search = useSearch()
   const [place, go] = useLocation()
   const selection = Object.fromEntries(new URLSearchParams(search))
-  const select = (change: Selection) => {
+  const select = (change: Selection, options?: { readonly replace: boolean }) => {
     const { _cursor, ...kept } = selection
     const values = Object.entries({ ...kept, ...change }).filter(([, value]) => value)
     const query = new URLSearchParams(values as [string, string][])
-    go(query.size === 0 ? place : `${place}?${query}`)
+    go(query.size === 0 ? place : `${place}?${query}`, options)
   }
   return { selection, select }
 }
@@ -99,20 +109,33 @@ interface TimeProps {
 
 const MINUTE_MS = 60_000
 
-/** A time in the reader's zone. */
+/** A time in the reader's zone. It shows the address, which links change too. */
 function Time({ label, value, set }: TimeProps) {
-  const at = value === undefined ? undefined : new Date(value)
-  const local = at && new Date(at.getTime() - at.getTimezoneOffset() * MINUTE_MS)
+  const [typed, setTyped] = useState('')
   return (
-    <TextInput
+    <TimeInput
       type="datetime-local"
       label={label}
-      defaultValue={local?.toISOString().slice(0, 16) ?? ''}
-      onChange={({ currentTarget: { value: typed } }) =>
-        set(typed === '' ? undefined : new Date(typed).toISOString())
-      }
+      value={value === fromLocal(typed) ? typed : toLocal(value)}
+      onChange={({ currentTarget: { value: next } }) => {
+        setTyped(next)
+        set(fromLocal(next))
+      }}
     />
   )
+}
+
+/** Returns undefined for an empty or invalid time. */
+function fromLocal(local: string): string | undefined {
+  return Number.isNaN(Date.parse(local)) ? undefined : toInstant(local)
+}
+
+/** Returns '' for an invalid time. */
+function toLocal(instant = ''): string {
+  const at = new Date(instant)
+  if (Number.isNaN(at.getTime())) return ''
+  const local = new Date(at.getTime() - at.getTimezoneOffset() * MINUTE_MS)
+  return local.toISOString().slice(0, 16)
 }
 
 const started: Column<Run> = {
