@@ -53,15 +53,15 @@ export function usePages<T extends Resource>(path: string, options: GetOptions =
   })
 }
 
-interface SendOptions<I, O> {
+export interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
-  readonly done?: string
+  readonly done?: string | undefined
   /** Draft key. A save clears a draft that has not changed since, even if the page is left at once. */
   readonly draft?: string | undefined
-  readonly after?: (output: O, input: I) => void
+  readonly after?: ((output: O, input: I) => void) | undefined
   /** False where the page itself shows errors. */
   readonly notify?: boolean
-  readonly reread?: readonly string[]
+  readonly reread?: readonly string[] | undefined
 }
 
 /** Sends a change, shows the result, and refetches the page's data. */

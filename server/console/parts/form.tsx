@@ -118,11 +118,11 @@ function useSending<V extends object, O>(props: Props<V, O>, draft: Draft<Typed<
   const { name, send, edits, done, after, isRepeated } = props
   return useSend<Typed<V>, O>({
     send: (typed) => send(typed.values, typed),
-    ...(done === undefined ? {} : { done }),
+    done,
     notify: false,
     draft: name,
     // A newer version is shown next to the typed text.
-    ...(edits === undefined ? {} : { reread: [edits.path] }),
+    reread: edits && [edits.path],
     after(output, { values: base }) {
       const version = isResource(output) ? output.meta?.versionId : undefined
       if (!isRepeated) draft.settle(({ values }) => ({ base, values, version }))

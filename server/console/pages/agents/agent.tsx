@@ -3,8 +3,9 @@ import { Button, Code, Group, NativeSelect, Stack, Text, Textarea, TextInput } f
 import type { Agent, Bundle, Endpoint, Parameters } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { Link, useParams } from 'wouter'
-import { fetchSigned, useGet, useSend } from '../../client/api.ts'
+import { fetchSigned, useGet } from '../../client/api.ts'
 import { isAdmin, medplum, useMe } from '../../client/session.ts'
+import { Action } from '../../parts/action.tsx'
 import { BotLink } from '../../parts/bot-link.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
@@ -67,15 +68,12 @@ function State({ id }: AgentProps) {
 }
 
 function Actions({ id }: AgentProps) {
-  const reload = useSend({
-    send: () => medplum.post(`fhir/R4/Agent/${id}/$reload-config`, {}),
-    done: words.reloaded,
-  })
+  const reload = () => medplum.post(`fhir/R4/Agent/${id}/$reload-config`, {})
   return (
     <>
-      <Button variant="default" loading={reload.isPending} onClick={() => reload.mutate()}>
+      <Action send={reload} done={words.reloaded}>
         {words.reload}
-      </Button>
+      </Action>
       <Button component={Link} href={`/resources/Agent/${id}`} variant="default">
         {words.record}
       </Button>

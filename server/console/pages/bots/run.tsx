@@ -1,9 +1,10 @@
 /** A run: outcome, times, log and replay. */
-import { Button, Code, Stack, Text, Title } from '@mantine/core'
+import { Code, Stack, Text, Title } from '@mantine/core'
 import type { Attachment, Bot, Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useParams } from 'wouter'
-import { fetchSigned, readError, useGet, useSend } from '../../client/api.ts'
+import { fetchSigned, readError, useGet } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
+import { Action } from '../../parts/action.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -54,23 +55,21 @@ interface ReplayProps {
 /** Opens the new run on its page; its failure is not an error of the request. */
 function Replay({ botId, runId }: ReplayProps) {
   const [, navigate] = useLocation()
-  const replay = useSend({
-    send: async () => {
-      const response = await fetchSigned(`fhir/R4/Bot/${botId}/$replay`, {
-        method: 'POST',
-        headers: { 'Content-Type': 'application/json' },
-        body: JSON.stringify({ runId }),
-      })
-      const fresh = response.headers.get('X-Bot-Run-Id')
-      if (fresh !== null) return fresh
-      throw response.status === 404 ? new Error(words.notKept) : await readError(response)
-    },
-    after: (fresh) => navigate(`/bots/${botId}/runs/${fresh}`),
-  })
+  const replay = async () => {
+    const response = await fetchSigned(`fhir/R4/Bot/${botId}/$replay`, {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json' },
+      body: JSON.stringify({ runId }),
+    })
+    const fresh = response.headers.get('X-Bot-Run-Id')
+    if (fresh !== null) return fresh
+    throw response.status === 404 ? new Error(words.notKept) : await readError(response)
+  }
+  const show = (fresh: string) => navigate(`/bots/${botId}/runs/${fresh}`)
   return (
-    <Button onClick={() => replay.mutate()} loading={replay.isPending} id="replay">
+    <Action id="replay" variant="filled" send={replay} after={show}>
       {words.replay}
-    </Button>
+    </Action>
   )
 }
 

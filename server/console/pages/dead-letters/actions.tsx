@@ -5,7 +5,7 @@ import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useSend } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { Confirm } from '../../parts/action.tsx'
 import words from '../../texts/dead-letters.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
 

@@ -1,8 +1,9 @@
 /** An asynchronous job: request, state and result; active jobs can be cancelled. */
-import { Button, Code } from '@mantine/core'
+import { Code } from '@mantine/core'
 import { useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { useGet } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
+import { Action } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -14,15 +15,12 @@ const words = texts.jobs.async
 export function AsyncPage() {
   const { id } = useParams<{ id: string }>()
   const job = useGet<Job>(`fhir/R4/AsyncJob/${id}`, { every: 2000 })
-  const cancel = useSend({
-    send: () => medplum.post(`fhir/R4/AsyncJob/${id}/$cancel`, {}),
-    done: words.cancelled,
-  })
   const isGoing = ['accepted', 'active', 'running'].includes(job.data?.status ?? '')
+  const cancel = () => medplum.post(`fhir/R4/AsyncJob/${id}/$cancel`, {})
   const action = isGoing && (
-    <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
+    <Action send={cancel} done={words.cancelled}>
       {words.cancel}
-    </Button>
+    </Action>
   )
   return (
     <Loaded query={job}>

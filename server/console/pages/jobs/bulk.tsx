@@ -1,12 +1,12 @@
 /** An export or import: progress, speed, files (fetched with the token) and rejected lines. */
-import { Button, Group, Progress, Stack, Text, Title } from '@mantine/core'
+import { Group, Progress, Stack, Text, Title } from '@mantine/core'
 import type { OperationOutcome } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useRef } from 'react'
 import { useLocation, useParams } from 'wouter'
-import { fetchSigned, readError, useSend } from '../../client/api.ts'
+import { fetchSigned, readError } from '../../client/api.ts'
 import { medplum } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { Action, ConfirmedAction } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { saveFrom } from '../../parts/save.ts'
@@ -54,24 +54,22 @@ export function BulkPage() {
     queryFn: () => fetchJobStatus(path),
     refetchInterval: ({ state }) => (state.data?.manifest || state.error ? false : EVERY_MS),
   })
-  const cancel = useSend({
+  const cancel = {
     send: () => medplum.delete(path),
     done: words.cancelled,
     after: () => navigate('/jobs'),
-  })
+  }
   return (
     <Page
       title={words[kind]}
       hint={id}
       actions={
         status.data?.manifest ? (
-          <Confirm label={words.forget} confirm={words.forget} onConfirm={() => cancel.mutate()}>
+          <ConfirmedAction label={words.forget} confirm={words.forget} {...cancel}>
             <Text size="sm">{words.forgetHint}</Text>
-          </Confirm>
+          </ConfirmedAction>
         ) : (
-          <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
-            {words.cancel}
-          </Button>
+          <Action {...cancel}>{words.cancel}</Action>
         )
       }
     >
@@ -183,7 +181,13 @@ function Refused(file: ListedFile) {
 function Files({ files }: { readonly files: readonly ListedFile[] }) {
   return (
     <Stack>
-      {files.length > 1 && <SaveAll files={files} />}
+      {files.length > 1 && (
+        <Group>
+          <Action variant="filled" send={() => saveAll(files)}>
+            {words.saveAll}
+          </Action>
+        </Group>
+      )}
       <DataTable
         label={words.files}
         rows={files}
@@ -200,19 +204,8 @@ function Files({ files }: { readonly files: readonly ListedFile[] }) {
 }
 
 /** One after the other: each is in memory until the browser has it. */
-function SaveAll({ files }: { readonly files: readonly ListedFile[] }) {
-  const save = useSend({
-    send: async () => {
-      for (const { url } of files) await saveFrom(url, fileName(url))
-    },
-  })
-  return (
-    <Group>
-      <Button loading={save.isPending} onClick={() => save.mutate()}>
-        {words.saveAll}
-      </Button>
-    </Group>
-  )
+async function saveAll(files: readonly ListedFile[]): Promise<void> {
+  for (const { url } of files) await saveFrom(url, fileName(url))
 }
 
 function fileName(url: string): string {
@@ -221,10 +214,9 @@ function fileName(url: string): string {
 
 function Save({ url }: ListedFile) {
   const name = fileName(url)
-  const save = useSend({ send: () => saveFrom(url, name) })
   return (
-    <Button size="compact-sm" loading={save.isPending} onClick={() => save.mutate()}>
+    <Action variant="filled" size="compact-sm" send={() => saveFrom(url, name)}>
       {fill(words.save, { name })}
-    </Button>
+    </Action>
   )
 }

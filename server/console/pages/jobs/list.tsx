@@ -3,8 +3,9 @@ import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import type { AuditEvent, Resource } from '@medplum/fhirtypes'
 import { useLocation } from 'wouter'
-import { usePages, useSend } from '../../client/api.ts'
+import { usePages } from '../../client/api.ts'
 import { isAdmin, isSuperAdmin, medplum, useMe } from '../../client/session.ts'
+import { Action } from '../../parts/action.tsx'
 import { Empty, Pages } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -28,10 +29,6 @@ export function Jobs() {
   const [isOpen, { open, close }] = useDisclosure()
   const [isImporting, importing] = useDisclosure()
   const [, navigate] = useLocation()
-  const everything = useSend<void, string>({
-    send: exportAll,
-    after: (id) => navigate(`/jobs/exports/${id}`),
-  })
   const start = isAdmin(me) && (
     <>
       <Button variant="default" onClick={importing.open}>
@@ -40,9 +37,9 @@ export function Jobs() {
       <Button variant="default" onClick={open}>
         {words.start}
       </Button>
-      <Button loading={everything.isPending} onClick={() => everything.mutate()}>
+      <Action variant="filled" send={exportAll} after={(id) => navigate(`/jobs/exports/${id}`)}>
         {words.exportAll}
-      </Button>
+      </Action>
     </>
   )
   return (
@@ -124,17 +121,14 @@ export function stripBaseUrl(request: string): string {
 
 /** For operators only: it scans every row of a type. */
 function Reindex() {
-  const reindex = useSend({
-    send: () => medplum.post('fhir/R4/$reindex', {}, undefined, ASYNC),
-    done: words.reindexing,
-  })
+  const reindex = () => medplum.post('fhir/R4/$reindex', {}, undefined, ASYNC)
   return (
     <Stack gap="xs">
       <Title>{words.reindex}</Title>
       <Group>
-        <Button variant="default" loading={reindex.isPending} onClick={() => reindex.mutate()}>
+        <Action send={reindex} done={words.reindexing}>
           {words.reindexAll}
-        </Button>
+        </Action>
       </Group>
     </Stack>
   )

@@ -1,8 +1,9 @@
 /** The account of a member: how far the invitation has got, and the link of it. */
 import { Badge, Button, Code, CopyButton, Group, Stack, Text } from '@mantine/core'
 import { useState } from 'react'
-import { useGet, useSend } from '../../client/api.ts'
+import { useGet } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
+import { Action } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Facts } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
@@ -102,24 +103,18 @@ interface Again {
 
 function Invitation({ address, account: { scope } }: InvitationProps) {
   const [link, setLink] = useState<string>()
-  const mail = useSend<void, Again>({
-    send: () => medplum.post(`${address}/invitation`, { sendEmail: true }),
-    done: words.resent,
-  })
-  const make = useSend<void, Again>({
-    send: () => medplum.post(`${address}/invitation`, { sendEmail: false }),
-    after: (made) => setLink(made.link),
-  })
+  const invite = (sendEmail: boolean): Promise<Again> =>
+    medplum.post(`${address}/invitation`, { sendEmail })
   return (
     <Stack gap="xs">
       <Group>
-        <Button variant="default" loading={mail.isPending} onClick={() => mail.mutate()}>
+        <Action send={() => invite(true)} done={words.resent}>
           {words.resend}
-        </Button>
+        </Action>
         {scope === 'project' && (
-          <Button variant="default" loading={make.isPending} onClick={() => make.mutate()}>
+          <Action send={() => invite(false)} after={(made) => setLink(made.link)}>
             {words.makeLink}
-          </Button>
+          </Action>
         )}
       </Group>
       {scope === 'server' && (

@@ -1,10 +1,10 @@
 /** One member: rights, access preview and client secrets. */
-import { Button, Stack, Text } from '@mantine/core'
+import { Stack, Text } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
-import { replaceVersion, useGet, useSend } from '../../client/api.ts'
+import { replaceVersion, useGet } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { Action, ConfirmedAction } from '../../parts/action.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
@@ -91,33 +91,29 @@ function Member({ member, address }: Props) {
 function Actions({ member, address }: Props) {
   const [, go] = useLocation()
   const isActive = member.active !== false
-  const change = useSend({
+  const name = profileDisplayName(member)
+  const change = {
     send: () => medplum.patch(address, [{ op: 'add', path: '/active', value: !isActive }]),
     done: isActive ? words.deactivated : words.activated,
-  })
-  const remove = useSend({
-    send: () => medplum.delete(address),
-    done: words.removed,
-    after: () => go('/members'),
-  })
+  }
   return (
     <>
       {isActive ? (
-        <Confirm
-          label={words.deactivate}
-          confirm={words.deactivate}
-          onConfirm={() => change.mutate()}
-        >
-          <Text size="sm">{fill(words.deactivateHint, { name: profileDisplayName(member) })}</Text>
-        </Confirm>
+        <ConfirmedAction label={words.deactivate} confirm={words.deactivate} {...change}>
+          <Text size="sm">{fill(words.deactivateHint, { name })}</Text>
+        </ConfirmedAction>
       ) : (
-        <Button variant="default" loading={change.isPending} onClick={() => change.mutate()}>
-          {words.activate}
-        </Button>
+        <Action {...change}>{words.activate}</Action>
       )}
-      <Confirm label={words.remove} confirm={words.remove} onConfirm={() => remove.mutate()}>
-        <Text size="sm">{fill(words.removeHint, { name: profileDisplayName(member) })}</Text>
-      </Confirm>
+      <ConfirmedAction
+        label={words.remove}
+        confirm={words.remove}
+        send={() => medplum.delete(address)}
+        done={words.removed}
+        after={() => go('/members')}
+      >
+        <Text size="sm">{fill(words.removeHint, { name })}</Text>
+      </ConfirmedAction>
     </>
   )
 }

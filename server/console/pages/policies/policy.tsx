@@ -3,11 +3,11 @@ import { NativeSelect, Stack, Text } from '@mantine/core'
 import type { AccessPolicy, Bundle, ProjectMembership } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation, useParams } from 'wouter'
-import { replaceVersion, useGet, useSend } from '../../client/api.ts'
+import { replaceVersion, useGet } from '../../client/api.ts'
 import { conflicts, mapVersions, merged } from '../../client/merging.ts'
 import { completePolicy, parsePolicy, policyText } from '../../client/policies.ts'
 import { medplum, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { ConfirmedAction } from '../../parts/action.tsx'
 import { Form, type Merging } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
@@ -103,15 +103,16 @@ function parse({ text }: Typed): AccessPolicy {
 
 function Remove({ id }: { readonly id: string }) {
   const [, go] = useLocation()
-  const remove = useSend({
-    send: () => medplum.delete(`fhir/R4/AccessPolicy/${id}`),
-    done: words.deleted,
-    after: () => go('/policies'),
-  })
   return (
-    <Confirm label={words.delete} confirm={words.delete} onConfirm={() => remove.mutate()}>
+    <ConfirmedAction
+      label={words.delete}
+      confirm={words.delete}
+      send={() => medplum.delete(`fhir/R4/AccessPolicy/${id}`)}
+      done={words.deleted}
+      after={() => go('/policies')}
+    >
       <Text size="sm">{words.deleteHint}</Text>
-    </Confirm>
+    </ConfirmedAction>
   )
 }
 

@@ -1,9 +1,8 @@
 /** The mail server of the project: four settings, and a password among the secrets. */
 import { Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
 import type { ProjectSetting } from '@medplum/fhirtypes'
-import { useSend } from '../../client/api.ts'
 import { changedNames } from '../../client/merging.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { ConfirmedAction } from '../../parts/action.tsx'
 import { type Fields, Form, type Typed } from '../../parts/form.tsx'
 import project from '../../texts/project.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'
@@ -57,13 +56,10 @@ export function Mail({ address, settings, secrets }: Props) {
       toSettings(values).filter(({ name }) => names.includes(name)),
     )
   }
-  const removal = useSend<undefined>({
-    send: async () => {
-      await writeSettings(Object.values(KEYS), [])
-      return await writePassword([])
-    },
-    done: texts.common.saved,
-  })
+  const remove = async () => {
+    await writeSettings(Object.values(KEYS), [])
+    return await writePassword([])
+  }
   return (
     <Stack>
       <Text size="sm" c="dimmed">
@@ -75,13 +71,14 @@ export function Mail({ address, settings, secrets }: Props) {
       </Form>
       {(saved.host !== '' || hasPassword) && (
         <Group>
-          <Confirm
+          <ConfirmedAction
             label={words.remove}
             confirm={texts.common.delete}
-            onConfirm={() => removal.mutate(undefined)}
+            send={remove}
+            done={texts.common.saved}
           >
             <Text size="sm">{words.removeHint}</Text>
-          </Confirm>
+          </ConfirmedAction>
         </Group>
       )}
     </Stack>

@@ -12,10 +12,10 @@ import {
 } from '@mantine/core'
 import type { ProjectSetting, ProjectSite, SearchParameter } from '@medplum/fhirtypes'
 import { useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { useGet } from '../../client/api.ts'
 import { changedNames } from '../../client/merging.ts'
 import { medplum, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { ConfirmedAction } from '../../parts/action.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
@@ -280,11 +280,6 @@ interface SitesProps {
 }
 
 function Sites({ address, sites }: SitesProps) {
-  const remove = useSend<ProjectSite>({
-    send: (site) => changeList(address, 'site', (all) => withoutSite(all, site)),
-    done: texts.common.saved,
-    reread: [address],
-  })
   return (
     <Stack>
       <DataTable
@@ -298,13 +293,15 @@ function Sites({ address, sites }: SitesProps) {
           {
             name: words.actions,
             cell: (site) => (
-              <Confirm
+              <ConfirmedAction
                 label={texts.common.delete}
                 confirm={texts.common.delete}
-                onConfirm={() => remove.mutate(site)}
+                send={() => changeList(address, 'site', (all) => withoutSite(all, site))}
+                done={texts.common.saved}
+                reread={[address]}
               >
                 <Text size="sm">{fill(words.deleteSite, { name: site.name ?? '' })}</Text>
-              </Confirm>
+              </ConfirmedAction>
             ),
           },
         ]}

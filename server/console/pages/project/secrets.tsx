@@ -4,7 +4,7 @@ import type { ProjectSetting } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
-import { Confirm } from '../../parts/confirm.tsx'
+import { Confirm } from '../../parts/action.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import words from '../../texts/project.json' with { type: 'json' }

@@ -4,7 +4,7 @@ import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { useSend } from '../../client/api.ts'
 import { keepsDigits } from '../../client/exact.ts'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { ConfirmedAction } from '../../parts/action.tsx'
 import { saveText } from '../../parts/save.ts'
 import type { Selection } from '../../parts/table.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -18,11 +18,6 @@ interface Props {
 
 export function BulkActions({ type, selection: { rows, set } }: Props) {
   const me = useMe()
-  const remove = useSend({
-    send: () => deleteAll(rows),
-    done: fill(words.deleted, { count: rows.length }),
-    after: () => set([]),
-  })
   const save = useSend({ send: async () => saveRows(type, rows) })
   return (
     <Group role="status">
@@ -31,13 +26,15 @@ export function BulkActions({ type, selection: { rows, set } }: Props) {
         {words.save}
       </Button>
       {mayDo(me, type, 'delete') && (
-        <Confirm
+        <ConfirmedAction
           label={words.delete}
           confirm={fill(words.deleteAll, { count: rows.length })}
-          onConfirm={() => remove.mutate()}
+          send={() => deleteAll(rows)}
+          done={fill(words.deleted, { count: rows.length })}
+          after={() => set([])}
         >
           <Text size="sm">{words.deleteHint}</Text>
-        </Confirm>
+        </ConfirmedAction>
       )}
       <Button variant="subtle" size="xs" onClick={() => set([])}>
         {words.none}

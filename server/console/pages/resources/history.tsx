@@ -1,11 +1,12 @@
 /** Versions of a record, with comparison and restore. */
 
-import { Button, Group, Select, Stack, Text } from '@mantine/core'
+import { Group, Select, Stack, Text } from '@mantine/core'
 import type { BundleEntry, Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation } from 'wouter'
-import { usePages, useSend } from '../../client/api.ts'
+import { usePages } from '../../client/api.ts'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
+import { Action } from '../../parts/action.tsx'
 import { Difference } from '../../parts/difference.tsx'
 import { Pages } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
@@ -114,22 +115,16 @@ function Restore({ type, id, version, record, newest, isOld }: RestoreProps) {
   const [, navigate] = useLocation()
   // Rejects overwriting an unseen version; a deleted record has none.
   const headers: HeadersInit = newest?.record ? { 'If-Match': `W/"${newest.version}"` } : {}
-  const restore = useSend<Resource>({
-    send: (version) =>
-      medplum.put(`fhir/R4/${type}/${id}`, restored(version), undefined, { headers }),
-    done: words.restored,
-    after: () => navigate(`/resources/${type}/${id}`),
-  })
   if (record === undefined || version === newest?.version || !mayDo(me, type, 'update')) return null
   return (
-    <Button
+    <Action
       size="compact-sm"
-      variant="default"
       disabled={isOld}
-      loading={restore.isPending}
-      onClick={() => restore.mutate(record)}
+      send={() => medplum.put(`fhir/R4/${type}/${id}`, restored(record), undefined, { headers })}
+      done={words.restored}
+      after={() => navigate(`/resources/${type}/${id}`)}
     >
       {fill(words.restoreThis, { version })}
-    </Button>
+    </Action>
   )
 }

@@ -6,7 +6,7 @@ import { useState } from 'react'
 import { replaceVersion, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { Confirm } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import schedules from '../../texts/schedules.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'

@@ -4,9 +4,9 @@ import { Button, Code, Spoiler, Stack, Text, TextInput, Title } from '@mantine/c
 import type { Project } from '@medplum/fhirtypes'
 import { type ComponentType, lazy, Suspense } from 'react'
 import { useParams } from 'wouter'
-import { useGet, useSend } from '../../client/api.ts'
+import { useGet } from '../../client/api.ts'
 import { medplum, openProject, useMe } from '../../client/session.ts'
-import { Confirm } from '../../parts/confirm.tsx'
+import { ConfirmedAction } from '../../parts/action.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
@@ -86,17 +86,14 @@ function Open({ id, name }: OpenProps) {
   const isMember = security?.memberships?.some(
     (membership) => membership.project?.reference === `Project/${id}`,
   )
-  const join = useSend({
-    send: () =>
-      medplum.post(`admin/projects/${id}/invite`, {
-        resourceType: 'Practitioner',
-        ...formatPersonName(profile.name),
-        email: user?.email,
-        sendEmail: false,
-        membership: { admin: true },
-      }),
-    after: () => void openProject(id),
-  })
+  const join = () =>
+    medplum.post(`admin/projects/${id}/invite`, {
+      resourceType: 'Practitioner',
+      ...formatPersonName(profile.name),
+      email: user?.email,
+      sendEmail: false,
+      membership: { admin: true },
+    })
   if (id === project.id || user?.email === undefined) return null
   if (isMember) {
     return (
@@ -106,14 +103,15 @@ function Open({ id, name }: OpenProps) {
     )
   }
   return (
-    <Confirm
+    <ConfirmedAction
       label={words.open}
       color="blue"
       confirm={fill(words.join, { name })}
-      onConfirm={() => join.mutate()}
+      send={join}
+      after={() => void openProject(id)}
     >
       <Text size="sm">{words.joinHint}</Text>
-    </Confirm>
+    </ConfirmedAction>
   )
 }
 

@@ -1,9 +1,29 @@
-/** A button with a confirmation, for irreversible actions. */
-import { Button, Group, Modal, Stack } from '@mantine/core'
+/** Buttons that send a change, at once or after a question. */
+import { Button, type ButtonProps, Group, Modal, Stack } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
+import { type SendOptions, useSend } from '../client/api.ts'
 import { texts } from '../texts/texts.ts'
 
-interface Props {
+type Sending<O> = Pick<SendOptions<void, O>, 'send' | 'done' | 'after' | 'reread'>
+
+interface ActionProps<O> extends Sending<O>, ButtonProps {
+  readonly id?: string
+  readonly children: React.ReactNode
+}
+
+export function Action<O>({ send, done, after, reread, ...button }: ActionProps<O>) {
+  const { mutate, isPending } = useSend<void, O>({ send, done, after, reread })
+  return <Button variant="default" {...button} loading={isPending} onClick={() => mutate()} />
+}
+
+type ConfirmedProps<O> = Sending<O> & Omit<ConfirmProps, 'onConfirm'>
+
+export function ConfirmedAction<O>({ send, done, after, reread, ...asked }: ConfirmedProps<O>) {
+  const { mutate } = useSend<void, O>({ send, done, after, reread })
+  return <Confirm {...asked} onConfirm={() => mutate()} />
+}
+
+interface ConfirmProps {
   readonly label: string
   readonly confirm: string
   readonly onConfirm: () => void
@@ -14,7 +34,8 @@ interface Props {
   readonly children: React.ReactNode
 }
 
-export function Confirm(props: Props) {
+/** For irreversible actions. */
+export function Confirm(props: ConfirmProps) {
   const { label, confirm, onConfirm, color = 'red', isComplete = true, children } = props
   const [isOpen, { open, close }] = useDisclosure()
   return (
