@@ -6,8 +6,10 @@ import { Problem } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
 import { Page } from './page.tsx'
 
+export type Query<T> = Pick<UseQueryResult<T>, 'data' | 'error'> & { refetch(): unknown }
+
 interface Props<T> {
-  readonly query: Pick<UseQueryResult<T>, 'data' | 'error'> & { refetch(): unknown }
+  readonly query: Query<T>
   readonly children: (data: T) => React.ReactNode
 }
 

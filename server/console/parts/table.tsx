@@ -1,10 +1,10 @@
 /** The shared table. */
 import { Checkbox, Table, UnstyledButton } from '@mantine/core'
-import type { Resource } from '@medplum/fhirtypes'
+import type { BundleEntry, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { usePages } from '../client/api.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { Pages } from './loaded.tsx'
+import { Loaded, Pages, type Query } from './loaded.tsx'
 
 export interface Column<T> {
   readonly name: string
@@ -73,26 +73,45 @@ export function DataTable<T>(props: Props<T>) {
   )
 }
 
-interface RecordTableProps<T> extends Omit<Props<T>, 'rows' | 'rowKey'> {
-  /** Below `fhir/R4/`. */
-  readonly search: string
-  readonly every?: number
+interface QueryTableProps<D, T> extends Omit<Props<T>, 'rows'> {
+  readonly query: Query<D>
+  readonly rows: (data: D) => readonly T[]
 }
 
-/** A table of the records that a search finds, page by page. */
-export function RecordTable<T extends Resource>(props: RecordTableProps<T>) {
-  const { search, every = false, ...table } = props
-  const found = usePages<T>(`fhir/R4/${search}`, { every })
+/** A table of the answer to a query. */
+export function QueryTable<D, T>({ query, rows, ...table }: QueryTableProps<D, T>) {
+  return <Loaded query={query}>{(data) => <DataTable {...table} rows={rows(data)} />}</Loaded>
+}
+
+interface PagedTableProps<R, T> extends Omit<Props<T>, 'rows'> {
+  readonly path: string
+  readonly every?: number
+  readonly rows: (record: R) => readonly T[]
+}
+
+/** A table of the records of a Bundle, page by page. */
+export function PagedTable<R extends Resource, T>(props: PagedTableProps<R, T>) {
+  const { path, every = false, rows, ...table } = props
+  const found = usePages<R>(path, { every })
+  const read = (entries: readonly BundleEntry<R>[]) =>
+    entries.flatMap(({ resource }) => (resource ? rows(resource) : []))
+  return <Pages query={found}>{(entries) => <DataTable {...table} rows={read(entries)} />}</Pages>
+}
+
+interface RecordTableProps<T> extends Omit<PagedTableProps<T, T>, 'path' | 'rows' | 'rowKey'> {
+  /** Below `fhir/R4/`. */
+  readonly search: string
+}
+
+/** A table of the records that a search finds. */
+export function RecordTable<T extends Resource>({ search, ...table }: RecordTableProps<T>) {
   return (
-    <Pages query={found}>
-      {(entries) => (
-        <DataTable
-          {...table}
-          rows={entries.flatMap(({ resource }) => resource ?? [])}
-          rowKey={({ id }) => id ?? ''}
-        />
-      )}
-    </Pages>
+    <PagedTable<T, T>
+      {...table}
+      path={`fhir/R4/${search}`}
+      rows={(record) => [record]}
+      rowKey={({ id }) => id ?? ''}
+    />
   )
 }
 

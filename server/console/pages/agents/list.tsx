@@ -2,11 +2,10 @@
 import { Badge } from '@mantine/core'
 import type { Agent, Parameters, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { usePages } from '../../client/api.ts'
-import { Empty, Pages } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, PagedTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/agents.json' with { type: 'json' }
 
@@ -22,35 +21,30 @@ interface State {
 }
 
 export function Agents() {
-  const found = usePages<Parameters>('fhir/R4/Agent/$bulk-status?_count=100&_sort=name', {
-    every: 5000,
-  })
   return (
     <Page title={words.title} hint={words.hint}>
-      <Pages query={found}>
-        {(entries) => (
-          <DataTable
-            label={words.title}
-            rows={entries.flatMap(({ resource }) => toRow(resource))}
-            rowKey={({ agent }) => agent.id ?? ''}
-            linkOf={({ agent }) => `/agents/${agent.id}`}
-            columns={columns}
-            empty={
-              <Empty
-                title={words.none}
-                hint={words.noneHint}
-                action={<Link href="/resources/Agent/new">{words.create}</Link>}
-              />
-            }
+      <PagedTable
+        path="fhir/R4/Agent/$bulk-status?_count=100&_sort=name"
+        every={5000}
+        label={words.title}
+        rows={toRow}
+        rowKey={({ agent }) => agent.id ?? ''}
+        linkOf={({ agent }) => `/agents/${agent.id}`}
+        columns={columns}
+        empty={
+          <Empty
+            title={words.none}
+            hint={words.noneHint}
+            action={<Link href="/resources/Agent/new">{words.create}</Link>}
           />
-        )}
-      </Pages>
+        }
+      />
     </Page>
   )
 }
 
-function toRow(resource: Parameters | undefined): readonly Row[] {
-  const part = (name: string) => resource?.parameter?.find((one) => one.name === name)?.resource
+function toRow({ parameter = [] }: Parameters): readonly Row[] {
+  const part = (name: string) => parameter.find((one) => one.name === name)?.resource
   const agent = part('agent')
   if (agent?.resourceType !== 'Agent') return []
   return [{ agent, state: agentState(part('result')) }]

@@ -5,8 +5,8 @@ import { Link } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { Empty } from '../../parts/loaded.tsx'
+import { type Column, DataTable, QueryTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/agents.json' with { type: 'json' }
 import { formatStoredSize } from '../../texts/texts.ts'
@@ -29,17 +29,14 @@ interface Message {
 export function AgentMessages({ id }: { readonly id: string }) {
   const found = useGet<Parameters>(`fhir/R4/Agent/${id}/$messages`, { every: 5000 })
   return (
-    <Loaded query={found}>
-      {({ parameter = [] }) => (
-        <DataTable
-          label={words.tabs.messages}
-          rows={parameter.map(toMessage)}
-          rowKey={({ key }) => key}
-          columns={columns}
-          empty={<Empty title={words.noMessages} hint={words.noMessagesHint} />}
-        />
-      )}
-    </Loaded>
+    <QueryTable
+      query={found}
+      label={words.tabs.messages}
+      rows={({ parameter = [] }) => parameter.map(toMessage)}
+      rowKey={({ key }) => key}
+      columns={columns}
+      empty={<Empty title={words.noMessages} hint={words.noMessagesHint} />}
+    />
   )
 }
 

@@ -5,13 +5,13 @@ import { useDisclosure } from '@mantine/hooks'
 import type { Bot } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useLocation } from 'wouter'
-import { notifyProblem, useGet, usePages, useSend } from '../../client/api.ts'
+import { notifyProblem, useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { isAdmin, medplum, useMe } from '../../client/session.ts'
-import { Empty, Pages } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, PagedTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
 import { type BotFigures, failures, type ProjectFigures, quantile } from './runs.ts'
 
@@ -25,26 +25,20 @@ const words = texts.bots
 export function Bots() {
   const me = useMe()
   const [isOpen, { open, close }] = useDisclosure()
-  const bots = usePages<Bot>('fhir/R4/Bot?_count=200&_sort=name')
   const path = `admin/projects/${me.project.id}/bots/stats`
   const figures = useGet<ProjectFigures>(path, { enabled: isAdmin(me), every: 5000 })
   const create = isAdmin(me) && <Button onClick={open}>{words.create}</Button>
   return (
     <Page title={words.title} hint={words.hint} actions={create}>
-      <Pages query={bots}>
-        {(entries) => (
-          <DataTable
-            label={words.title}
-            rows={entries.flatMap(({ resource: bot }) =>
-              bot ? [toBotRow(bot, figures.data)] : [],
-            )}
-            columns={columns}
-            rowKey={({ bot }) => bot.id ?? ''}
-            linkOf={({ bot }) => `/bots/${bot.id}`}
-            empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
-          />
-        )}
-      </Pages>
+      <PagedTable<Bot, Row>
+        path="fhir/R4/Bot?_count=200&_sort=name"
+        label={words.title}
+        rows={(bot) => [toBotRow(bot, figures.data)]}
+        columns={columns}
+        rowKey={({ bot }) => bot.id ?? ''}
+        linkOf={({ bot }) => `/bots/${bot.id}`}
+        empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
+      />
       <NewBot isOpen={isOpen} close={close} />
     </Page>
   )

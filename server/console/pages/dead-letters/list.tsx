@@ -5,7 +5,7 @@ import { Link, useLocation, useSearch } from 'wouter'
 import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, DataTable, QueryTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/dead-letters.json' with { type: 'json' }
 import {
@@ -39,20 +39,17 @@ export function DeadLetters() {
     <Page title={words.title} hint={words.hint} actions={<LetterActions filter={filter} />}>
       <Fields filter={filter} select={select} />
       <Section title={words.groups}>
-        <Loaded query={groups}>
-          {(data) => (
-            <DataTable
-              label={words.groups}
-              rows={parseGroups(data)}
-              columns={groupColumns}
-              rowKey={({ kind, target, error }) => `${kind} ${target} ${error}`}
-              linkOf={({ kind, target, error }) =>
-                formatAddress({ kind, target, error: error ?? '' })
-              }
-              empty={<Empty title={words.none} hint={words.noneHint} />}
-            />
-          )}
-        </Loaded>
+        <QueryTable
+          query={groups}
+          label={words.groups}
+          rows={parseGroups}
+          columns={groupColumns}
+          rowKey={({ kind, target, error }) => `${kind} ${target} ${error}`}
+          linkOf={({ kind, target, error }) =>
+            formatAddress({ kind, target, error: error ?? '' })
+          }
+          empty={<Empty title={words.none} hint={words.noneHint} />}
+        />
       </Section>
       <Section title={words.letters}>
         <Loaded query={letters}>

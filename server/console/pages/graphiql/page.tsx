@@ -23,9 +23,8 @@ import { useDraft } from '../../client/drafts.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
-import { Loaded } from '../../parts/loaded.tsx'
 import { Page as Frame } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { QueryTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.graphiql
@@ -218,40 +217,37 @@ function SchemaTypes({ schema }: { readonly schema: GraphQLSchema }) {
         limit={100}
         maw={320}
       />
-      <Loaded query={members}>
-        {(rows) => (
-          <DataTable
-            label={words.schema}
-            rows={rows}
-            rowKey={({ name }) => name}
-            empty={<Text c="dimmed">{words.noMembers}</Text>}
-            columns={[
-              { name: words.member, cell: ({ name }) => <Code>{name}</Code> },
-              {
-                name: words.memberType,
-                cell: ({ type: own }) =>
-                  own && (
-                    <UnstyledButton
-                      c="var(--mantine-color-anchor)"
-                      onClick={() => setType(unwrapTypeName(own))}
-                    >
-                      {printType(own)}
-                    </UnstyledButton>
-                  ),
-              },
-              { name: words.meaning, cell: ({ description }) => description },
-              {
-                name: words.inputs,
-                cell: ({ args = [] }) => (
-                  <Text size="xs" lineClamp={3}>
-                    {args.map((one) => `${one.name}: ${printType(one.type)}`).join(', ')}
-                  </Text>
-                ),
-              },
-            ]}
-          />
-        )}
-      </Loaded>
+      <QueryTable
+        query={members}
+        label={words.schema}
+        rows={(rows) => rows}
+        rowKey={({ name }) => name}
+        empty={<Text c="dimmed">{words.noMembers}</Text>}
+        columns={[
+          { name: words.member, cell: ({ name }) => <Code>{name}</Code> },
+          {
+            name: words.memberType,
+            cell: ({ type: own }) =>
+              own && (
+                <UnstyledButton
+                  c="var(--mantine-color-anchor)"
+                  onClick={() => setType(unwrapTypeName(own))}
+                >
+                  {printType(own)}
+                </UnstyledButton>
+              ),
+          },
+          { name: words.meaning, cell: ({ description }) => description },
+          {
+            name: words.inputs,
+            cell: ({ args = [] }) => (
+              <Text size="xs" lineClamp={3}>
+                {args.map((one) => `${one.name}: ${printType(one.type)}`).join(', ')}
+              </Text>
+            ),
+          },
+        ]}
+      />
     </Stack>
   )
 }

@@ -10,7 +10,7 @@ import { Action, ConfirmedAction } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { saveFrom } from '../../parts/save.ts'
-import { DataTable } from '../../parts/table.tsx'
+import { DataTable, QueryTable } from '../../parts/table.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.jobs.bulk
@@ -155,22 +155,19 @@ function Refused(file: ListedFile) {
   })
   return (
     <>
-      <Loaded query={lines}>
-        {(rows) => (
-          <DataTable
-            label={words.file}
-            rows={rows.flatMap(({ issue = [] }) => issue)}
-            rowKey={({ diagnostics, details, expression }) =>
-              `${diagnostics} ${details?.text} ${expression}`
-            }
-            columns={[
-              { name: words.line, cell: ({ diagnostics }) => diagnostics },
-              { name: words.why, cell: ({ details }) => details?.text },
-              { name: words.where, cell: ({ expression }) => expression?.join(', ') },
-            ]}
-          />
-        )}
-      </Loaded>
+      <QueryTable
+        query={lines}
+        label={words.file}
+        rows={(rows) => rows.flatMap(({ issue = [] }) => issue)}
+        rowKey={({ diagnostics, details, expression }) =>
+          `${diagnostics} ${details?.text} ${expression}`
+        }
+        columns={[
+          { name: words.line, cell: ({ diagnostics }) => diagnostics },
+          { name: words.why, cell: ({ details }) => details?.text },
+          { name: words.where, cell: ({ expression }) => expression?.join(', ') },
+        ]}
+      />
       <div>
         <Save {...file} />
       </div>

@@ -3,13 +3,12 @@ import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import type { AuditEvent, Resource } from '@medplum/fhirtypes'
 import { useLocation } from 'wouter'
-import { usePages } from '../../client/api.ts'
 import { isAdmin, isSuperAdmin, medplum, useMe } from '../../client/session.ts'
 import { Action } from '../../parts/action.tsx'
-import { Empty, Pages } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
+import { type Column, PagedTable, RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 import { exportAll, NewExport, NewImport } from './new.tsx'
@@ -57,26 +56,22 @@ export function Jobs() {
 }
 
 function Imports() {
-  const path = 'fhir/R4/AuditEvent?subtype=kick-off&_count=50&_sort=-date'
-  const begun = usePages<AuditEvent>(path, { every: EVERY_MS })
   return (
     <>
       <Title>{words.imports}</Title>
-      <Pages query={begun}>
-        {(entries) => (
-          <DataTable
-            label={words.imports}
-            rows={entries.flatMap(({ resource }) => (resource ? parseImports(resource) : []))}
-            rowKey={({ id }) => id}
-            linkOf={({ id }) => `/jobs/imports/${id}`}
-            empty={<Empty title={words.noImports} hint={words.noImportsHint} />}
-            columns={[
-              { name: words.types, cell: ({ types }) => types },
-              { name: words.asked, cell: ({ at }) => <When at={at} /> },
-            ]}
-          />
-        )}
-      </Pages>
+      <PagedTable
+        path="fhir/R4/AuditEvent?subtype=kick-off&_count=50&_sort=-date"
+        every={EVERY_MS}
+        label={words.imports}
+        rows={parseImports}
+        rowKey={({ id }) => id}
+        linkOf={({ id }) => `/jobs/imports/${id}`}
+        empty={<Empty title={words.noImports} hint={words.noImportsHint} />}
+        columns={[
+          { name: words.types, cell: ({ types }) => types },
+          { name: words.asked, cell: ({ at }) => <When at={at} /> },
+        ]}
+      />
     </>
   )
 }

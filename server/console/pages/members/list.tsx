@@ -2,11 +2,10 @@
 import { Badge, Button, Group } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { Link, useParams } from 'wouter'
-import { usePages } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
-import { Empty, Pages } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, PagedTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 import { usePolicies } from './access.tsx'
@@ -47,22 +46,17 @@ function Actions() {
 
 function List({ kind }: { readonly kind: (typeof KINDS)[number] }) {
   const { project } = useMe()
-  const found = usePages<ProjectMembership>(
-    `admin/projects/${project.id}/members?profile-type=${TYPES[kind]}&_sort=-_lastUpdated&_count=${STEP}`,
-  )
+  const query = `profile-type=${TYPES[kind]}&_sort=-_lastUpdated&_count=${STEP}`
   return (
-    <Pages query={found}>
-      {(entries) => (
-        <DataTable
-          label={texts.members.kinds[kind]}
-          rows={entries.flatMap(({ resource }) => resource ?? [])}
-          columns={kind === 'people' ? [...columns, stateColumn] : columns}
-          rowKey={({ id }) => id ?? ''}
-          linkOf={({ id }) => `/members/member/${id}`}
-          empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
-        />
-      )}
-    </Pages>
+    <PagedTable<ProjectMembership, ProjectMembership>
+      path={`admin/projects/${project.id}/members?${query}`}
+      label={texts.members.kinds[kind]}
+      rows={(member) => [member]}
+      columns={kind === 'people' ? [...columns, stateColumn] : columns}
+      rowKey={({ id }) => id ?? ''}
+      linkOf={({ id }) => `/members/member/${id}`}
+      empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
+    />
   )
 }
 

@@ -5,9 +5,8 @@ import { Link } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
-import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
-import { DataTable, Facts } from '../../parts/table.tsx'
+import { Facts, QueryTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { SecondFactor } from './second-factor.tsx'
@@ -109,39 +108,36 @@ function Sessions() {
   })
   const current = currentLogin()
   return (
-    <Loaded query={found}>
-      {({ security }) => (
-        <DataTable
-          label={words.sessions}
-          rows={security?.sessions ?? []}
-          rowKey={({ id }) => id}
-          columns={[
-            { name: words.device, cell: deviceName },
-            { name: words.address, cell: ({ remoteAddress = '' }) => remoteAddress },
-            { name: words.used, cell: ({ lastUpdated }) => <When at={lastUpdated} /> },
-            {
-              name: words.end,
-              cell: (session) =>
-                session.id === current ? (
-                  <Badge variant="light" tt="none">
-                    {words.thisOne}
-                  </Badge>
-                ) : (
-                  <Button
-                    variant="default"
-                    size="compact-sm"
-                    aria-label={fill(words.endOf, { device: deviceName(session) })}
-                    loading={revoke.isPending && revoke.variables === session.id}
-                    onClick={() => revoke.mutate(session.id)}
-                  >
-                    {words.end}
-                  </Button>
-                ),
-            },
-          ]}
-        />
-      )}
-    </Loaded>
+    <QueryTable
+      query={found}
+      label={words.sessions}
+      rows={({ security }) => security?.sessions ?? []}
+      rowKey={({ id }) => id}
+      columns={[
+        { name: words.device, cell: deviceName },
+        { name: words.address, cell: ({ remoteAddress = '' }) => remoteAddress },
+        { name: words.used, cell: ({ lastUpdated }) => <When at={lastUpdated} /> },
+        {
+          name: words.end,
+          cell: (session) =>
+            session.id === current ? (
+              <Badge variant="light" tt="none">
+                {words.thisOne}
+              </Badge>
+            ) : (
+              <Button
+                variant="default"
+                size="compact-sm"
+                aria-label={fill(words.endOf, { device: deviceName(session) })}
+                loading={revoke.isPending && revoke.variables === session.id}
+                onClick={() => revoke.mutate(session.id)}
+              >
+                {words.end}
+              </Button>
+            ),
+        },
+      ]}
+    />
   )
 }
 

@@ -5,10 +5,10 @@ import type { Bot, Bundle } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, DataTable } from '../../parts/table.tsx'
+import { type Column, QueryTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/schedules.json' with { type: 'json' }
 import { ScheduleEditor } from './editor.tsx'
@@ -34,18 +34,15 @@ export function Schedules() {
   return (
     <Page title={words.title} hint={words.hint} actions={create}>
       <NewSchedule isOpen={isOpen} close={close} />
-      <Loaded query={found}>
-        {({ schedules }) => (
-          <DataTable
-            label={words.title}
-            rows={schedules}
-            rowKey={({ bot }) => bot.reference}
-            linkOf={({ bot }) => `/bots/${bot.reference.replace('Bot/', '')}/details`}
-            columns={columns}
-            empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
-          />
-        )}
-      </Loaded>
+      <QueryTable
+        query={found}
+        label={words.title}
+        rows={({ schedules }) => schedules}
+        rowKey={({ bot }) => bot.reference}
+        linkOf={({ bot }) => `/bots/${bot.reference.replace('Bot/', '')}/details`}
+        columns={columns}
+        empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
+      />
     </Page>
   )
 }

@@ -2,7 +2,7 @@
 import { Badge, Stack, Text, Title } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { DataTable, QueryTable } from '../../parts/table.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
 
@@ -47,16 +47,13 @@ export function Health() {
         )}
       </Loaded>
       <Title>{words.migrations}</Title>
-      <Loaded query={ran}>
-        {({ migrations }) => (
-          <DataTable
-            label={words.migrations}
-            rows={migrations}
-            rowKey={(name) => name}
-            columns={[{ name: words.migration, cell: (name) => name }]}
-          />
-        )}
-      </Loaded>
+      <QueryTable
+        query={ran}
+        label={words.migrations}
+        rows={({ migrations }) => migrations}
+        rowKey={(name) => name}
+        columns={[{ name: words.migration, cell: (name) => name }]}
+      />
     </Stack>
   )
 }

@@ -10,7 +10,7 @@ import { ConfirmedAction } from '../../parts/action.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
-import { type Column, DataTable, RecordTable } from '../../parts/table.tsx'
+import { type Column, DataTable, QueryTable, RecordTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
@@ -140,25 +140,22 @@ interface Mail {
 function Mails() {
   const found = useGet<{ readonly mails: readonly Mail[] }>('admin/super/mails', { every: 10_000 })
   return (
-    <Loaded query={found}>
-      {({ mails }) => (
-        <DataTable
-          label={words.tabs.mails}
-          rows={mails}
-          rowKey={({ id }) => id}
-          empty={<Empty title={words.noMails} hint={words.noMailsHint} />}
-          columns={[
-            { name: words.to, cell: ({ message }) => message.to.join(', ') },
-            { name: words.subject, cell: ({ message }) => message.subject },
-            { name: words.mailState, cell: ({ state }) => state },
-            { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
-            { name: words.error, cell: ({ error }) => error },
-            { name: words.added, cell: ({ added }) => <When at={added} /> },
-            { name: words.text, cell: ({ message }) => <Body text={message.text ?? ''} /> },
-          ]}
-        />
-      )}
-    </Loaded>
+    <QueryTable
+      query={found}
+      label={words.tabs.mails}
+      rows={({ mails }) => mails}
+      rowKey={({ id }) => id}
+      empty={<Empty title={words.noMails} hint={words.noMailsHint} />}
+      columns={[
+        { name: words.to, cell: ({ message }) => message.to.join(', ') },
+        { name: words.subject, cell: ({ message }) => message.subject },
+        { name: words.mailState, cell: ({ state }) => state },
+        { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
+        { name: words.error, cell: ({ error }) => error },
+        { name: words.added, cell: ({ added }) => <When at={added} /> },
+        { name: words.text, cell: ({ message }) => <Body text={message.text ?? ''} /> },
+      ]}
+    />
   )
 }
 

@@ -1,13 +1,12 @@
 /** Subscriptions and their delivery state. */
 import { Badge } from '@mantine/core'
-import type { Bundle, Subscription } from '@medplum/fhirtypes'
+import type { Subscription } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
 import { BotLink } from '../../parts/bot-link.tsx'
-import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Empty } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { PagedTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
 import { type DeliveryState, failsNow, useDeliveryStates } from './states.ts'
 
@@ -20,33 +19,25 @@ interface Row {
 
 export function Subscriptions() {
   const me = useMe()
-  const found = useGet<Bundle<Subscription>>(
-    'fhir/R4/Subscription?_count=1000&_sort=-_lastUpdated',
-    { every: 10_000 },
-  )
   const states = useDeliveryStates(me)
   return (
     <Page title={words.title} hint={words.hint}>
-      <Loaded query={found}>
-        {({ entry = [] }) => (
-          <DataTable
-            label={words.title}
-            rows={entry.flatMap(({ resource }): Row[] =>
-              resource ? [{ subscription: resource, state: states?.get(resource.id ?? '') }] : [],
-            )}
-            rowKey={({ subscription }) => subscription.id ?? ''}
-            linkOf={({ subscription }) => `/subscriptions/${subscription.id}`}
-            columns={columns}
-            empty={
-              <Empty
-                title={words.none}
-                hint={words.noneHint}
-                action={<Link href="/resources/Subscription/new">{words.create}</Link>}
-              />
-            }
+      <PagedTable<Subscription, Row>
+        path="fhir/R4/Subscription?_count=1000&_sort=-_lastUpdated"
+        every={10_000}
+        label={words.title}
+        rows={(subscription) => [{ subscription, state: states?.get(subscription.id ?? '') }]}
+        rowKey={({ subscription }) => subscription.id ?? ''}
+        linkOf={({ subscription }) => `/subscriptions/${subscription.id}`}
+        columns={columns}
+        empty={
+          <Empty
+            title={words.none}
+            hint={words.noneHint}
+            action={<Link href="/resources/Subscription/new">{words.create}</Link>}
           />
-        )}
-      </Loaded>
+        }
+      />
     </Page>
   )
 }

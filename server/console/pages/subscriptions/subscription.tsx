@@ -8,7 +8,7 @@ import { isAdmin, medplum, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { DataTable } from '../../parts/table.tsx'
+import { QueryTable } from '../../parts/table.tsx'
 import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -152,38 +152,35 @@ function Deliveries({ id }: DeliveriesProps) {
   return (
     <Stack>
       <Title>{words.pending}</Title>
-      <Loaded query={found}>
-        {({ deliveries }) => (
-          <DataTable
-            label={words.pending}
-            rows={deliveries}
-            rowKey={(one) => one.id}
-            linkOf={({ resource }) => `/resources/${resource.reference}`}
-            empty={<Empty title={words.nothing} hint={words.nothingHint} />}
-            columns={[
-              { name: words.resource, cell: ({ resource }) => resource.reference },
-              { name: words.interaction, cell: ({ interaction }) => interaction },
-              { name: words.state, cell: (one) => deliveryState(one) },
-              { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
-              { name: words.answer, cell: ({ error }) => error },
-              { name: words.added, cell: ({ added }) => <When at={added} /> },
-              {
-                name: words.again,
-                cell: (one) => (
-                  <Button
-                    size="compact-xs"
-                    variant="default"
-                    loading={resend.isPending}
-                    onClick={() => resend.mutate(one)}
-                  >
-                    {words.resend}
-                  </Button>
-                ),
-              },
-            ]}
-          />
-        )}
-      </Loaded>
+      <QueryTable
+        query={found}
+        label={words.pending}
+        rows={({ deliveries }) => deliveries}
+        rowKey={(one) => one.id}
+        linkOf={({ resource }) => `/resources/${resource.reference}`}
+        empty={<Empty title={words.nothing} hint={words.nothingHint} />}
+        columns={[
+          { name: words.resource, cell: ({ resource }) => resource.reference },
+          { name: words.interaction, cell: ({ interaction }) => interaction },
+          { name: words.state, cell: (one) => deliveryState(one) },
+          { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
+          { name: words.answer, cell: ({ error }) => error },
+          { name: words.added, cell: ({ added }) => <When at={added} /> },
+          {
+            name: words.again,
+            cell: (one) => (
+              <Button
+                size="compact-xs"
+                variant="default"
+                loading={resend.isPending}
+                onClick={() => resend.mutate(one)}
+              >
+                {words.resend}
+              </Button>
+            ),
+          },
+        ]}
+      />
       <Redeliver id={id} />
     </Stack>
   )
