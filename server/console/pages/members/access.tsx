@@ -91,7 +91,7 @@ export function usePolicies() {
   }))
   const findPolicy = (reference: string) =>
     found.find(({ id }) => `AccessPolicy/${id}` === reference)
-  return { policies, findPolicy, error }
+  return { found, policies, findPolicy, error }
 }
 
 export function AccessFields({ fields }: { readonly fields: Fields<Access> }) {

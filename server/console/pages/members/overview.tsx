@@ -17,6 +17,7 @@ import { useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import words from '../../texts/explain.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
+import { usePolicies } from './access.tsx'
 import { Rule } from './rule.tsx'
 
 const SOURCE = /AccessPolicy\/(\S+) entry (\d+)/g
@@ -27,10 +28,7 @@ const MOST_TYPES = 30
 export type PolicyNames = ReadonlyMap<string, string>
 
 export function usePolicyNames(): PolicyNames {
-  const { data } = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_elements=name')
-  const named = (data?.entry ?? []).map(
-    ({ resource }) => [resource?.id ?? '', resource?.name ?? ''] as const,
-  )
+  const named = usePolicies().found.map(({ id = '', name = '' }) => [id, name] as const)
   return new Map([...named, ...Object.entries(words.builtIn)])
 }
 

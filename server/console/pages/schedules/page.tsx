@@ -1,10 +1,10 @@
 /** Scheduled bots, with next and last run. */
-import { Badge, Button, Modal, Select, Stack } from '@mantine/core'
+import { Badge, Button, Modal, Stack } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
-import type { Bot, Bundle } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { useMe } from '../../client/session.ts'
+import { BotSelect } from '../../parts/bots.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -54,22 +54,14 @@ interface NewScheduleProps {
 
 function NewSchedule({ isOpen, close }: NewScheduleProps) {
   const [botId, setBotId] = useState<string | null>(null)
-  const bots = useGet<Bundle<Bot>>('fhir/R4/Bot?_count=1000&_sort=name&_elements=name', {
-    enabled: isOpen,
-  })
-  const choices = (bots.data?.entry ?? []).flatMap(({ resource }) =>
-    resource?.id ? [{ value: resource.id, label: resource.name ?? resource.id }] : [],
-  )
   return (
     <Modal opened={isOpen} onClose={close} title={words.create}>
       <Stack>
-        <Select
+        <BotSelect
           label={words.bot}
           placeholder={words.chooseBot}
-          data={choices}
           value={botId}
           onChange={setBotId}
-          searchable
           data-autofocus
         />
         {botId !== null && <ScheduleEditor key={botId} botId={botId} after={close} />}
