@@ -53,7 +53,7 @@ export const pages: readonly PageEntry[] = [
   }),
   page('/bots/:id/runs/:run', () => import('./pages/bots/run.tsx'), 'RunPage'),
   page('/bots/:id/:tab?', () => import('./pages/bots/bot.tsx'), 'BotPage'),
-  page('/runs', () => import('./pages/bots/all-runs.tsx'), 'AllRuns', {
+  page('/runs', () => import('./pages/bots/run-list.tsx'), 'AllRuns', {
     label: texts.bots.runs.title,
     group: 'work',
     shows: isAdmin,

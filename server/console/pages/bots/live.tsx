@@ -4,7 +4,6 @@ import { useEffect, useRef, useState } from 'react'
 import { fetchSigned } from '../../client/api.ts'
 import { runOutcome } from '../../parts/outcome.tsx'
 import { texts } from '../../texts/texts.ts'
-import { localTime, withLocalTimes } from './log.ts'
 
 const words = texts.bots.live
 const MOST_LINES = 2000
@@ -42,6 +41,21 @@ function formatStreamEvent({ type, data }: StreamEvent): string {
   if (type === 'start') return `${run} ▶ ${localTime(String(data.started))}`
   if (type === 'end') return `${run} ■ ${runOutcome(String(data.status))} ${data.durationMs} ms`
   return `${type} ${JSON.stringify(data)}`
+}
+
+const UTC = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/gm
+const two = (value: number) => String(value).padStart(2, '0')
+
+/** Lines begin with an instant in UTC; it becomes `2026-03-01 14:05:09.123` in the zone of the browser. */
+export function withLocalTimes(log: string): string {
+  return log.replace(UTC, localTime)
+}
+
+function localTime(instant: string): string {
+  const at = new Date(instant)
+  const day = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join('-')
+  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(':')
+  return `${day} ${time}.${String(at.getMilliseconds()).padStart(3, '0')}`
 }
 
 const AGAIN_MS = 1000

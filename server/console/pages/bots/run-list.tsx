@@ -4,8 +4,10 @@ import type { Parameters } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation, useSearch } from 'wouter'
 import { useGet } from '../../client/api.ts'
+import { BotSelect } from '../../parts/bots.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
+import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
@@ -69,10 +71,27 @@ export function RunList({ botId, children }: Props) {
   )
 }
 
+export function AllRuns() {
+  const { selection, select } = useSelection()
+  return (
+    <Page title={words.title} hint={words.hint}>
+      <RunList key={selection.bot} botId={selection.bot}>
+        <BotSelect
+          label={words.bot}
+          placeholder={words.allBots}
+          value={selection.bot ?? null}
+          onChange={(bot) => select({ bot: bot ?? undefined })}
+          clearable
+        />
+      </RunList>
+    </Page>
+  )
+}
+
 type Selection = Readonly<Record<string, string | undefined>>
 
 /** `select` begins again with the latest run. */
-export function useSelection() {
+function useSelection() {
   const search = useSearch()
   const [place, go] = useLocation()
   const selection = Object.fromEntries(new URLSearchParams(search))

@@ -11,8 +11,7 @@ import { Page } from '../../parts/page.tsx'
 import { DataTable, Facts } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
-import { Live } from './live.tsx'
-import { withLocalTimes } from './log.ts'
+import { Live, withLocalTimes } from './live.tsx'
 import { milliseconds, parseRuns, type Run } from './runs.ts'
 
 const words = texts.bots.run

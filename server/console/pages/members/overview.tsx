@@ -11,14 +11,15 @@ import type {
 import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
+import { type Condition, splitCriteria } from '../../client/policies.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum, useMe } from '../../client/session.ts'
 import { useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import words from '../../texts/explain.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
+import { RecordTitle } from '../resources/values.tsx'
 import { usePolicies } from './access.tsx'
-import { Rule } from './rule.tsx'
 
 const SOURCE = /AccessPolicy\/(\S+) entry (\d+)/g
 /** Shown for members whose policies name no types. */
@@ -162,4 +163,62 @@ function toEntry(part: readonly ParametersParameter[]) {
   const text = (name: string) => part.find((one) => one.name === name)?.valueString
   const entry: AccessPolicyResource = JSON.parse(text('compiled') ?? '{}')
   return { source: text('source') ?? '', entry }
+}
+
+const REFERENCE = /^[A-Z][A-Za-z]+\/[A-Za-z0-9.-]{1,64}$/
+
+interface RuleProps {
+  readonly type: string
+  readonly criteria: string | undefined
+}
+
+/** Criteria in words. */
+function Rule({ type, criteria }: RuleProps) {
+  const conditions = splitCriteria(criteria)
+  if (conditions.length === 0) return <>{words.rule.all}</>
+  return (
+    <>
+      {conditions.map((condition, place) => (
+        <span key={condition.parameter + condition.value}>
+          {place > 0 && ` ${words.rule.and} `}
+          <ConditionText type={type} condition={condition} />
+        </span>
+      ))}
+    </>
+  )
+}
+
+interface ConditionProps {
+  readonly type: string
+  readonly condition: Condition
+}
+
+function ConditionText({ type, condition: { parameter, value } }: ConditionProps) {
+  const isId = parameter === '_id' && !value.includes(',')
+  const reference = isId ? `${type}/${value}` : REFERENCE.test(value) ? value : undefined
+  const phrase = parameterPhrase(parameter)
+  return (
+    <>
+      {phrase} {reference === undefined ? value : <RecordTitle reference={reference} />}
+    </>
+  )
+}
+
+/** `subject:Patient.organization` is "those whose subject has organization". */
+function parameterPhrase(parameter: string): string {
+  if (parameter === '_id') return words.rule.id
+  if (parameter === '_compartment') return words.rule.compartment
+  const steps = parameter.split('.')
+  const last = steps.pop() ?? ''
+  if (last.startsWith('_has:')) {
+    const [, other = '', , searched = ''] = last.split(':')
+    const [owned, plain] = [words.rule.ownerReferredTo, words.rule.referredTo]
+    return fill(steps.length > 0 ? owned : plain, { owner: owners(steps), other, searched })
+  }
+  if (steps.length === 0) return fill(words.rule.parameter, { parameter: last })
+  return fill(words.rule.chain, { owner: owners(steps), parameter: last })
+}
+
+function owners(steps: readonly string[]): string {
+  return steps.map((step) => step.replace(/:.*/, '')).join(words.rule.owner)
 }
