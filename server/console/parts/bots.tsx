@@ -1,9 +1,9 @@
 /** Bots by their names: a link to one, and a choice of one. */
-import { Anchor, Select, type SelectProps } from '@mantine/core'
+import { Select, type SelectProps } from '@mantine/core'
 import type { Bot, Bundle } from '@medplum/fhirtypes'
-import { Link } from 'wouter'
 import { useGet } from '../client/api.ts'
 import { useTitle } from '../client/titles.ts'
+import { TextLink } from './text.tsx'
 
 interface BotLinkProps {
   /** `Bot/<id>` */
@@ -12,11 +12,7 @@ interface BotLinkProps {
 
 export function BotLink({ reference }: BotLinkProps) {
   const [, id] = reference.split('/')
-  return (
-    <Anchor component={Link} href={`/bots/${id}`} size="sm">
-      {useTitle(reference)}
-    </Anchor>
-  )
+  return <TextLink href={`/bots/${id}`}>{useTitle(reference)}</TextLink>
 }
 
 /** The value is the id of the bot. */

@@ -11,6 +11,7 @@ import { mayDo, useMe } from '../client/session.ts'
 import { recordDetail, recordTitle } from '../client/titles.ts'
 import { useTypes } from '../client/types.ts'
 import { texts } from '../texts/texts.ts'
+import { Hint } from './text.tsx'
 
 const words = texts.finder
 const PAUSE_MS = 200
@@ -89,16 +90,10 @@ export function Search({ pages, close }: SearchProps) {
       <div role="status">
         <Places places={places} active={active} isDisabled={isDisabled} go={go} />
         {places.length === 0 && asked.length > 1 && found.isFetched && !found.error && (
-          <Text size="sm" c="dimmed">
-            {words.nothing}
-          </Text>
+          <Hint>{words.nothing}</Hint>
         )}
         <Problem error={found.error} />
-        {records.length > 0 && found.data?.isMore && (
-          <Text size="sm" c="dimmed">
-            {words.more}
-          </Text>
-        )}
+        {records.length > 0 && found.data?.isMore && <Hint>{words.more}</Hint>}
       </div>
     </Stack>
   )

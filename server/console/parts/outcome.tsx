@@ -1,17 +1,13 @@
 /** Outcome of a run, or state of a bot or job, as a coloured word. */
-import { Badge } from '@mantine/core'
 import { fill, texts } from '../texts/texts.ts'
+import { Dot } from './text.tsx'
 
 const GREEN = ['ok', 'deployed', 'completed', 'active', 'finished']
 const GREY = ['empty', 'accepted', 'cancelled', 'off', 'running']
 
 export function Outcome({ status }: { readonly status: string }) {
   const color = GREEN.includes(status) ? 'green' : GREY.includes(status) ? 'gray' : 'red'
-  return (
-    <Badge color={color} variant="dot" tt="none">
-      {status}
-    </Badge>
-  )
+  return <Dot color={color}>{status}</Dot>
 }
 
 /** A run is ok or failed. Causes other than an error of the bot are named, such as a timeout. */
@@ -22,9 +18,5 @@ export function runOutcome(status: string): string {
 }
 
 export function RunOutcome({ status }: { readonly status: string }) {
-  return (
-    <Badge color={status === 'ok' ? 'green' : 'red'} variant="dot" tt="none">
-      {runOutcome(status)}
-    </Badge>
-  )
+  return <Dot color={status === 'ok' ? 'green' : 'red'}>{runOutcome(status)}</Dot>
 }

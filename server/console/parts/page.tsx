@@ -1,9 +1,10 @@
 /** The page frame: title, buttons, views and content. */
-import { Anchor, Breadcrumbs, Group, Paper, Stack, Tabs, Text, Title } from '@mantine/core'
+import { Breadcrumbs, Group, Paper, Stack, Tabs, Text, Title } from '@mantine/core'
 import { useDidUpdate, useDocumentTitle } from '@mantine/hooks'
 import { useEffect, useRef } from 'react'
-import { Link, useLocation } from 'wouter'
+import { useLocation } from 'wouter'
 import { texts } from '../texts/texts.ts'
+import { TextLink } from './text.tsx'
 
 interface Props {
   readonly title: string
@@ -39,9 +40,9 @@ export function Page({ title, hint, trail, actions, children }: Props) {
           {trail && (
             <Breadcrumbs component="nav" aria-label={texts.app.trail} fz="sm">
               {trail.map(({ label, href }) => (
-                <Anchor key={href} component={Link} href={href} size="sm">
+                <TextLink key={href} href={href}>
                   {label}
-                </Anchor>
+                </TextLink>
               ))}
             </Breadcrumbs>
           )}

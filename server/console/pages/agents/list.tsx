@@ -1,11 +1,11 @@
 /** The agents of the project, with the state of their connections. */
-import { Badge } from '@mantine/core'
 import type { Agent, Parameters, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { Empty } from '../../parts/loaded.tsx'
 import { Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, PagedTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/agents.json' with { type: 'json' }
 
@@ -77,9 +77,5 @@ export function ConnectionState({ status }: { readonly status: string }) {
     disconnected: words.disconnected,
     unknown: words.unknown,
   }
-  return (
-    <Badge variant="dot" tt="none" color={COLORS[status] ?? 'gray'}>
-      {known[status] ?? status}
-    </Badge>
-  )
+  return <Dot color={COLORS[status] ?? 'gray'}>{known[status] ?? status}</Dot>
 }

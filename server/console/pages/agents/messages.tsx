@@ -1,12 +1,12 @@
 /** The last messages of an agent, and the lines of its log. */
-import { Anchor, Button, Stack } from '@mantine/core'
+import { Button, Stack } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
-import { Link } from 'wouter'
 import { useGet, useSend } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { Empty } from '../../parts/loaded.tsx'
 import { type Column, DataTable, QueryTable } from '../../parts/table.tsx'
+import { TextLink } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/agents.json' with { type: 'json' }
 import { formatStoredSize } from '../../texts/texts.ts'
@@ -74,12 +74,7 @@ const columns: readonly Column<Message>[] = [
   { name: words.time, align: 'right', cell: ({ durationMs }) => `${durationMs} ms` },
   {
     name: words.run,
-    cell: ({ run }) =>
-      run && (
-        <Anchor component={Link} href={run} size="sm">
-          {words.toRun}
-        </Anchor>
-      ),
+    cell: ({ run }) => run && <TextLink href={run}>{words.toRun}</TextLink>,
   },
 ]
 

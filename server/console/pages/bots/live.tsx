@@ -1,8 +1,9 @@
 /** The live log of a bot. */
-import { Badge, Code, Stack, Text } from '@mantine/core'
+import { Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
 import { fetchSigned } from '../../client/api.ts'
 import { runOutcome } from '../../parts/outcome.tsx'
+import { Dot } from '../../parts/text.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.bots.live
@@ -21,9 +22,9 @@ export function Live({ botId, runId }: Props) {
   })
   return (
     <Stack>
-      <Badge color={state === 'open' ? 'green' : 'yellow'} variant="dot" tt="none" role="status">
+      <Dot color={state === 'open' ? 'green' : 'yellow'} role="status">
         {words[state]}
-      </Badge>
+      </Dot>
       {lines.length === 0 ? (
         <Text c="dimmed">{words.none}</Text>
       ) : (

@@ -1,5 +1,5 @@
 /** The versions of a bot's code with their labels, results of runs and differences. */
-import { Badge, Button, Code, Group, NativeSelect, Stack, Title } from '@mantine/core'
+import { Button, Code, Group, NativeSelect, Stack, Title } from '@mantine/core'
 import type { Bot, Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useGet, useSend } from '../../client/api.ts'
@@ -7,6 +7,7 @@ import { isAdmin, medplum, useMe } from '../../client/session.ts'
 import { Confirm } from '../../parts/action.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/releases.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
@@ -164,9 +165,9 @@ function Labels({ labels }: { readonly labels: readonly Label[] }) {
   return (
     <Group gap="xs">
       {labels.map(({ name }) => (
-        <Badge key={name} variant="dot" color={name === LIVE ? 'green' : 'gray'} tt="none">
+        <Dot key={name} color={name === LIVE ? 'green' : 'gray'}>
           {name}
-        </Badge>
+        </Dot>
       ))}
     </Group>
   )

@@ -1,12 +1,13 @@
 /** One dead letter, with its error and links to its run, Subscription and record. */
-import { Anchor, Stack } from '@mantine/core'
+import { Stack } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
-import { Link, useParams } from 'wouter'
+import { useParams } from 'wouter'
 import { useGet } from '../../client/api.ts'
 import { Problem } from '../../client/problem.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Facts } from '../../parts/table.tsx'
+import { TextLink } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/dead-letters.json' with { type: 'json' }
 import { type Letter, LetterActions, parseLetters } from './actions.tsx'
@@ -43,15 +44,29 @@ function Details({ letter }: { readonly letter: Letter }) {
     [words.kind, kindText(kind)],
     [
       words.target,
-      type === 'Bot' ? <To key="bot" href={`/bots/${botId}`} text={target} /> : target,
+      type === 'Bot' ? (
+        <TextLink key="bot" href={`/bots/${botId}`}>
+          {target}
+        </TextLink>
+      ) : (
+        target
+      ),
     ],
     [
       words.subscription,
-      subscription && <To key="s" href={`/resources/${subscription}`} text={subscription} />,
+      subscription && (
+        <TextLink key="s" href={`/resources/${subscription}`}>
+          {subscription}
+        </TextLink>
+      ),
     ],
     [
       words.focus,
-      focus && <To key="f" href={`/resources/${focus.split('/_history')[0]}`} text={focus} />,
+      focus && (
+        <TextLink key="f" href={`/resources/${focus.split('/_history')[0]}`}>
+          {focus}
+        </TextLink>
+      ),
     ],
     [words.attempts, letter.attempts],
     [words.added, <When key="added" at={letter.added} />],
@@ -60,7 +75,11 @@ function Details({ letter }: { readonly letter: Letter }) {
     // The run of a delivery has another id.
     [
       words.run,
-      kind !== 'delivery' && <To key="run" href={`/bots/${botId}/runs/${id}`} text={words.toRun} />,
+      kind !== 'delivery' && (
+        <TextLink key="run" href={`/bots/${botId}/runs/${id}`}>
+          {words.toRun}
+        </TextLink>
+      ),
     ],
   ]
   return (
@@ -68,13 +87,5 @@ function Details({ letter }: { readonly letter: Letter }) {
       {letter.error && <Problem error={letter.error} title={words.error} />}
       <Facts label={words.letter} rows={rows.filter(([, value]) => value)} />
     </Stack>
-  )
-}
-
-function To({ href, text }: { readonly href: string; readonly text: string }) {
-  return (
-    <Anchor component={Link} href={href} size="sm">
-      {text}
-    </Anchor>
   )
 }

@@ -1,9 +1,10 @@
 /** Runs per minute in the last hour, from the latest runs of the busiest bots. */
 import { AreaChart } from '@mantine/charts'
-import { Stack, Text, Title } from '@mantine/core'
+import { Stack, Title } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
 import { useQueries } from '@tanstack/react-query'
 import { medplum } from '../../client/session.ts'
+import { Hint } from '../../parts/text.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { type BotFigures, parseRuns, type Run } from '../bots/runs.ts'
 
@@ -27,9 +28,7 @@ export function LatestRuns({ bots }: { readonly bots: readonly BotFigures[] }) {
   return (
     <Stack gap="xs">
       <Title>{words.chart}</Title>
-      <Text size="sm" c="dimmed">
-        {fill(words.chartHint, { bots: BUSIEST })}
-      </Text>
+      <Hint>{fill(words.chartHint, { bots: BUSIEST })}</Hint>
       <AreaChart
         h={220}
         data={countRunsByMinute(runs)}

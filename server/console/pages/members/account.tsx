@@ -1,11 +1,12 @@
 /** The account of a member: how far the invitation has got, and the link of it. */
-import { Badge, Button, Code, CopyButton, Group, Stack, Text } from '@mantine/core'
+import { Button, Code, CopyButton, Group, Stack } from '@mantine/core'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { medplum, useMe } from '../../client/session.ts'
 import { Action } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Facts } from '../../parts/table.tsx'
+import { Dot, Hint } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 
@@ -45,14 +46,8 @@ function State({ account: { state, mail } }: AccountProps) {
   const isUnsent = state === 'invited' && (mail === 'kept' || mail === 'failed')
   return (
     <Group gap={4}>
-      <Badge variant="dot" tt="none" color={state === 'accepted' ? 'green' : 'yellow'}>
-        {words.states[state]}
-      </Badge>
-      {isUnsent && (
-        <Badge variant="dot" tt="none" color="red">
-          {words.unsent}
-        </Badge>
-      )}
+      <Dot color={state === 'accepted' ? 'green' : 'yellow'}>{words.states[state]}</Dot>
+      {isUnsent && <Dot color="red">{words.unsent}</Dot>}
     </Group>
   )
 }
@@ -117,11 +112,7 @@ function Invitation({ address, account: { scope } }: InvitationProps) {
           </Action>
         )}
       </Group>
-      {scope === 'server' && (
-        <Text size="sm" c="dimmed">
-          {words.onlyMailed}
-        </Text>
-      )}
+      {scope === 'server' && <Hint>{words.onlyMailed}</Hint>}
       {link && (
         <Group role="status" gap="xs">
           <Code style={{ overflowWrap: 'anywhere' }}>{link}</Code>
@@ -132,9 +123,7 @@ function Invitation({ address, account: { scope } }: InvitationProps) {
               </Button>
             )}
           </CopyButton>
-          <Text size="sm" c="dimmed">
-            {words.linkHint}
-          </Text>
+          <Hint>{words.linkHint}</Hint>
         </Group>
       )}
     </Stack>

@@ -20,6 +20,7 @@ import { Confirm } from '../../parts/action.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.members
@@ -158,9 +159,7 @@ function Rotation({ client }: SecretProps) {
   return (
     <Stack gap="xs">
       {made && <Secret client={made} />}
-      <Text size="sm" c="dimmed">
-        {retiringSecret ? words.twoSecrets : words.rotateHint}
-      </Text>
+      <Hint>{retiringSecret ? words.twoSecrets : words.rotateHint}</Hint>
       <Group>
         {secret && !retiringSecret && (
           <Button variant="default" onClick={() => rotate.mutate({ secret })}>

@@ -1,10 +1,11 @@
 /** Explains a member's access to each type, a record or a search, with the deciding policy entries. */
-import { Badge, Code, Divider, Stack, Text, TextInput } from '@mantine/core'
+import { Code, Divider, Stack, Text, TextInput } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { medplum } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { DataTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import words from '../../texts/explain.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 import { RecordPicker } from '../resources/picker.tsx'
@@ -104,11 +105,7 @@ const columns = (names: PolicyNames) => [
 ]
 
 function Allowed({ is }: { readonly is: boolean }) {
-  return (
-    <Badge variant="dot" tt="none" color={is ? 'green' : 'red'}>
-      {is ? texts.common.yes : texts.common.no}
-    </Badge>
-  )
+  return <Dot color={is ? 'green' : 'red'}>{is ? texts.common.yes : texts.common.no}</Dot>
 }
 
 function findPart(part: Part, name: string): ParametersParameter | undefined {

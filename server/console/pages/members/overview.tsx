@@ -16,6 +16,7 @@ import { Problem } from '../../client/problem.tsx'
 import { medplum, useMe } from '../../client/session.ts'
 import { useTypes } from '../../client/types.ts'
 import { Loaded } from '../../parts/loaded.tsx'
+import { Hint } from '../../parts/text.tsx'
 import words from '../../texts/explain.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
 import { RecordTitle } from '../resources/values.tsx'
@@ -86,11 +87,7 @@ function Types({ member, policies }: TypesProps) {
         ))}
       </List>
       {left > 0 && <Text size="sm">{fill(words.left, { count: left })}</Text>}
-      {left === 0 && isNarrow && (
-        <Text size="sm" c="dimmed">
-          {words.others}
-        </Text>
-      )}
+      {left === 0 && isNarrow && <Hint>{words.others}</Hint>}
       <Select
         label={words.addType}
         searchable

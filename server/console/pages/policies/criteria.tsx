@@ -4,6 +4,7 @@ import { useState } from 'react'
 import { type Condition, joinCriteria, splitCriteria } from '../../client/policies.ts'
 import { useTypes } from '../../client/types.ts'
 import { useNames } from '../../parts/form.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { RecordPicker } from '../resources/picker.tsx'
 
@@ -34,9 +35,7 @@ export function CriteriaFields({ type, criteria, parameters, onChange }: Props) 
       {conditions.length === 0 ? (
         <Text size="sm">{fill(words.all, { type: type === '*' ? words.anyType : type })}</Text>
       ) : (
-        <Text size="sm" c="dimmed">
-          {words.every}
-        </Text>
+        <Hint>{words.every}</Hint>
       )}
       {conditions.map((condition, place) => (
         <ConditionFields

@@ -6,6 +6,7 @@ import { parsePolicy, policyParameters, policyText } from '../../client/policies
 import { Problem } from '../../client/problem.tsx'
 import { useNames } from '../../parts/form.tsx'
 import { Waiting } from '../../parts/loaded.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { texts } from '../../texts/texts.ts'
 import { EntryFields } from './entry.tsx'
 import { policyFrom, TEMPLATE_NAMES } from './templates.ts'
@@ -110,9 +111,7 @@ function Entries({ policy, onChange }: PolicyProps) {
   }
   return (
     <>
-      <Text size="sm" c="dimmed">
-        {words.order}
-      </Text>
+      <Hint>{words.order}</Hint>
       {resource.map((entry, place) => (
         <EntryFields
           key={names[place]}

@@ -18,6 +18,7 @@ import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
 import { Facts, QueryTable } from '../../parts/table.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
@@ -71,9 +72,7 @@ function Password() {
       >
         {({ text }) => (
           <>
-            <Text size="sm" c="dimmed">
-              {words.passwordHint}
-            </Text>
+            <Hint>{words.passwordHint}</Hint>
             {NAMES.map((name) => (
               <PasswordInput
                 key={name}

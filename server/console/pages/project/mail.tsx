@@ -4,6 +4,7 @@ import type { ProjectSetting } from '@medplum/fhirtypes'
 import { changedNames } from '../../client/merging.ts'
 import { ConfirmedAction } from '../../parts/action.tsx'
 import { type Fields, Form, type Typed } from '../../parts/form.tsx'
+import { Hint } from '../../parts/text.tsx'
 import project from '../../texts/project.json' with { type: 'json' }
 import { texts } from '../../texts/texts.ts'
 import { changeList, withItems } from './lists.ts'
@@ -62,9 +63,7 @@ export function Mail({ address, settings, secrets }: Props) {
   }
   return (
     <Stack>
-      <Text size="sm" c="dimmed">
-        {words.hint}
-      </Text>
+      <Hint>{words.hint}</Hint>
       {/* Without drafts: secrets are never stored in the browser. */}
       <Form<Values, unknown> saved={saved} send={save} done={texts.common.saved}>
         {(fields) => <Inputs fields={fields} hasPassword={hasPassword} />}

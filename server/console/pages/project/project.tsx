@@ -20,6 +20,7 @@ import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { DataTable, RecordTable } from '../../parts/table.tsx'
+import { Hint } from '../../parts/text.tsx'
 import words from '../../texts/project.json' with { type: 'json' }
 import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
 import { changeList, withItems } from './lists.ts'
@@ -92,9 +93,7 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
       )}
       <div>
         <Text fw={600}>{words.features}</Text>
-        <Text size="sm" c="dimmed">
-          {words.featuresHint}
-        </Text>
+        <Hint>{words.featuresHint}</Hint>
         <Group gap="xs" mt="xs">
           {features.length === 0 && texts.common.nothing}
           {features.map((feature) => (
@@ -222,9 +221,7 @@ const none = { code: '', base: '', type: 'string', expression: '' }
 function Parameters() {
   return (
     <Stack>
-      <Text size="sm" c="dimmed">
-        {words.parametersHint}
-      </Text>
+      <Hint>{words.parametersHint}</Hint>
       <RecordTable<SearchParameter>
         label={words.tabs.parameters}
         search="SearchParameter?_count=200"

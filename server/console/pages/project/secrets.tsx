@@ -7,6 +7,7 @@ import { Problem } from '../../client/problem.tsx'
 import { Confirm } from '../../parts/action.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
+import { Hint } from '../../parts/text.tsx'
 import words from '../../texts/project.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 import { changeList, withItems } from './lists.ts'
@@ -30,9 +31,7 @@ export function Secrets({ address, secrets }: Props) {
   })
   return (
     <Stack>
-      <Text size="sm" c="dimmed">
-        {words.secretsHint}
-      </Text>
+      <Hint>{words.secretsHint}</Hint>
       <DataTable
         label={words.tabs.secrets}
         rows={secrets}

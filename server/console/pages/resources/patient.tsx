@@ -10,6 +10,7 @@ import { Problem } from '../../client/problem.tsx'
 import { mayDo, medplum, useMe } from '../../client/session.ts'
 import { readElement } from '../../client/titles.ts'
 import { Loaded, Waiting } from '../../parts/loaded.tsx'
+import { Hint, TextLink } from '../../parts/text.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 import { absentReason, RecordName, Value } from './values.tsx'
 
@@ -174,16 +175,10 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
     <Card withBorder padding="sm">
       <Group justify="space-between">
         <Title size="h5">{words.sections[name]}</Title>
-        <Anchor component={Link} href={href} size="sm">
-          {words.all}
-        </Anchor>
+        <TextLink href={href}>{words.all}</TextLink>
       </Group>
       <Problem error={error} />
-      {error === null && records.length === 0 && (
-        <Text size="sm" c="dimmed">
-          {words.none}
-        </Text>
-      )}
+      {error === null && records.length === 0 && <Hint>{words.none}</Hint>}
       {records.slice(0, FEW).map((record) => (
         <Group key={record.id} justify="space-between" wrap="nowrap" gap="sm">
           <Anchor
@@ -201,11 +196,7 @@ function SectionCard({ name, href, records, error, detail }: FoundSection) {
           </Text>
         </Group>
       ))}
-      {records.length > FEW && (
-        <Anchor component={Link} href={href} size="sm">
-          {fill(words.more, { count: FEW })}
-        </Anchor>
-      )}
+      {records.length > FEW && <TextLink href={href}>{fill(words.more, { count: FEW })}</TextLink>}
     </Card>
   )
 }

@@ -1,9 +1,10 @@
 /** Measured values of one kind over time. */
 import { LineChart } from '@mantine/charts'
-import { Card, Group, Select, Text, Title } from '@mantine/core'
+import { Card, Group, Select, Title } from '@mantine/core'
 import type { Observation } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { recordTitle } from '../../client/titles.ts'
+import { Hint } from '../../parts/text.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.patient
@@ -45,9 +46,7 @@ export function Trend({ observations }: Props) {
         series={[{ name: 'value', label, color: 'blue.6' }]}
       />
       {limits.length > 0 && (
-        <Text size="sm" c="dimmed">
-          {fill(words.notDrawn, { values: limits.map(formatLimit).join('; ') })}
-        </Text>
+        <Hint>{fill(words.notDrawn, { values: limits.map(formatLimit).join('; ') })}</Hint>
       )}
     </Card>
   )

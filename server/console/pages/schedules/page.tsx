@@ -1,5 +1,5 @@
 /** Scheduled bots, with next and last run. */
-import { Badge, Button, Modal, Stack } from '@mantine/core'
+import { Button, Modal, Stack } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
 import { useState } from 'react'
 import { useGet } from '../../client/api.ts'
@@ -9,6 +9,7 @@ import { Empty } from '../../parts/loaded.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, QueryTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/schedules.json' with { type: 'json' }
 import { ScheduleEditor } from './editor.tsx'
@@ -80,9 +81,5 @@ const columns: readonly Column<Planned>[] = [
 
 function Outcome({ planned: { isRunning, lastStatus } }: { readonly planned: Planned }) {
   if (!isRunning) return lastStatus === null ? null : <RunOutcome status={lastStatus} />
-  return (
-    <Badge variant="dot" tt="none" color="blue">
-      {words.running}
-    </Badge>
-  )
+  return <Dot color="blue">{words.running}</Dot>
 }

@@ -1,8 +1,9 @@
 /** Health of the required services, running versions and migrations. */
-import { Badge, Stack, Text, Title } from '@mantine/core'
+import { Stack, Text, Title } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable, QueryTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
 
@@ -64,9 +65,5 @@ interface StateProps {
 }
 
 export function State({ isWell, words: [well, unwell] }: StateProps) {
-  return (
-    <Badge variant="dot" tt="none" color={isWell ? 'green' : 'red'}>
-      {isWell ? well : unwell}
-    </Badge>
-  )
+  return <Dot color={isWell ? 'green' : 'red'}>{isWell ? well : unwell}</Dot>
 }

@@ -1,9 +1,10 @@
 /** Metrics as charts, since the page was opened. */
 import { LineChart } from '@mantine/charts'
-import { Paper, SimpleGrid, Stack, Text, Title } from '@mantine/core'
+import { Paper, SimpleGrid, Stack, Title } from '@mantine/core'
 import { useEffect, useState } from 'react'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
+import { Hint } from '../../parts/text.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 
 const EVERY_MS = 5000
@@ -45,9 +46,7 @@ export function Metrics() {
     <Loaded query={found}>
       {() => (
         <Stack>
-          <Text size="sm" c="dimmed">
-            {words.chartHint}
-          </Text>
+          <Hint>{words.chartHint}</Hint>
           <SimpleGrid cols={{ base: 1, md: 2 }}>
             {NAMES.map((name) => (
               <Chart key={name} name={name} samples={samples} />

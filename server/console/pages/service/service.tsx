@@ -11,6 +11,7 @@ import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { type Column, DataTable, QueryTable, RecordTable } from '../../parts/table.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
@@ -235,11 +236,7 @@ function Rows({ title, rows, none }: RowsProps) {
         rows={rows}
         rowKey={(row) => JSON.stringify(row)}
         columns={names.map((name) => ({ name, cell: (row: Row) => shown(row[name]) }))}
-        empty={
-          <Text size="sm" c="dimmed">
-            {none}
-          </Text>
-        }
+        empty={<Hint>{none}</Hint>}
       />
     </div>
   )

@@ -1,5 +1,4 @@
 /** Subscriptions and their delivery state. */
-import { Badge } from '@mantine/core'
 import type { Subscription } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { useMe } from '../../client/session.ts'
@@ -7,6 +6,7 @@ import { BotLink } from '../../parts/bots.tsx'
 import { Empty } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { PagedTable } from '../../parts/table.tsx'
+import { Dot } from '../../parts/text.tsx'
 import { texts } from '../../texts/texts.ts'
 import { type DeliveryState, failsNow, useDeliveryStates } from './states.ts'
 
@@ -82,19 +82,9 @@ export function Status({ subscription: { status = 'off' }, state }: StatusProps)
   const isFailing = status !== 'error' && state !== undefined && failsNow(state)
   return (
     <>
-      <Badge variant="dot" tt="none" color={COLORS[status] ?? 'blue'}>
-        {status}
-      </Badge>
-      {isFailing && (
-        <Badge variant="dot" tt="none" color="red">
-          {words.failing}
-        </Badge>
-      )}
-      {state?.paused && (
-        <Badge variant="dot" tt="none" color="orange">
-          {words.paused}
-        </Badge>
-      )}
+      <Dot color={COLORS[status] ?? 'blue'}>{status}</Dot>
+      {isFailing && <Dot color="red">{words.failing}</Dot>}
+      {state?.paused && <Dot color="orange">{words.paused}</Dot>}
     </>
   )
 }

@@ -9,6 +9,7 @@ import { Form } from '../../parts/form.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { QueryTable } from '../../parts/table.tsx'
+import { Hint } from '../../parts/text.tsx'
 import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
 import { fill, texts } from '../../texts/texts.ts'
@@ -195,9 +196,7 @@ function Redeliver({ id }: DeliveriesProps) {
   return (
     <Stack maw={640} gap="xs">
       <Title>{words.redeliver}</Title>
-      <Text size="sm" c="dimmed">
-        {words.redeliverHint}
-      </Text>
+      <Hint>{words.redeliverHint}</Hint>
       <Form
         name={`redeliver:${id}`}
         saved={{ since: '', until: '' }}
