@@ -1,18 +1,19 @@
 /** Runs of one bot or of all, by outcome and time. The selection is the search of the address. */
-import { Button, Group, SegmentedControl } from '@mantine/core'
+import { Group, SegmentedControl } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { useLocation, useSearch } from 'wouter'
 import { useGet } from '../../client/api.ts'
 import { BotSelect } from '../../parts/bots.tsx'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Older } from '../../parts/older.tsx'
 import { RunOutcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { TimeInput, toInstant } from '../../parts/time-input.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
-import { milliseconds, nextPageQuery, parseRuns, type Run } from './runs.ts'
+import { milliseconds, parseRuns, type Run } from './runs.ts'
 
 const words = texts.bots.runs
 const OUTCOMES = ['all', 'ok', 'failed'] as const
@@ -63,7 +64,7 @@ export function RunList({ botId, children }: Props) {
               linkOf={(run) => `/bots/${botId ?? run.bot?.id}/runs/${run.id}`}
               empty={<Empty title={words.none} hint={words.noneHint} />}
             />
-            <Older query={nextPageQuery(data)} select={select} />
+            <Older list={data} label={words.older} select={select} />
           </>
         )}
       </Loaded>
@@ -102,21 +103,6 @@ function useSelection() {
     go(query.size === 0 ? place : `${place}?${query}`, options)
   }
   return { selection, select }
-}
-
-interface OlderProps {
-  readonly query: string | undefined
-  readonly select: (change: Selection) => void
-}
-
-function Older({ query, select }: OlderProps) {
-  const cursor = new URLSearchParams(query).get('_cursor')
-  if (cursor === null) return null
-  return (
-    <Button variant="default" mt="sm" onClick={() => select({ _cursor: cursor })}>
-      {words.older}
-    </Button>
-  )
 }
 
 interface TimeProps {

@@ -42,12 +42,6 @@ export function parseRuns({ parameter = [] }: Parameters): readonly Run[] {
   return parameter.filter(({ name }) => name === 'run').map(({ part = [] }) => parseRun(part))
 }
 
-/** Returns the query of the next page; undefined on the last one. */
-export function nextPageQuery({ parameter = [] }: Parameters): string | undefined {
-  const url = parameter.find(({ name }) => name === 'next')?.valueUrl
-  return url && new URL(url).search
-}
-
 function parseRun(part: readonly ParametersParameter[]): Run {
   const at = (name: string) => part.find((item) => item.name === name)
   return {

@@ -105,12 +105,6 @@ export function parseGroups({ parameter = [] }: Parameters): readonly LetterGrou
   return parameter.filter(({ name }) => name === 'group').map(({ part = [] }) => toGroup(part))
 }
 
-/** Returns the cursor of the next page; undefined on the last one. */
-export function nextCursor({ parameter = [] }: Parameters): string | undefined {
-  const url = parameter.find(({ name }) => name === 'next')?.valueUrl
-  return (url && new URL(url).searchParams.get('_cursor')) || undefined
-}
-
 function toLetter(part: Parts): Letter {
   const at = (name: string) => part.find((item) => item.name === name)
   return {

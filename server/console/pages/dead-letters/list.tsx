@@ -4,6 +4,7 @@ import type { Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useSearch } from 'wouter'
 import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Older } from '../../parts/older.tsx'
 import { Page, Section } from '../../parts/page.tsx'
 import { type Column, DataTable, QueryTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
@@ -13,7 +14,6 @@ import {
   type Letter,
   LetterActions,
   type LetterGroup,
-  nextCursor,
   parseGroups,
   parseLetters,
 } from './actions.tsx'
@@ -45,9 +45,7 @@ export function DeadLetters() {
           rows={parseGroups}
           columns={groupColumns}
           rowKey={({ kind, target, error }) => `${kind} ${target} ${error}`}
-          linkOf={({ kind, target, error }) =>
-            formatAddress({ kind, target, error: error ?? '' })
-          }
+          linkOf={({ kind, target, error }) => formatAddress({ kind, target, error: error ?? '' })}
           empty={<Empty title={words.none} hint={words.noneHint} />}
         />
       </Section>
@@ -63,7 +61,7 @@ export function DeadLetters() {
                 linkOf={({ id }) => `${PLACE}/${id}`}
                 empty={<Empty title={words.none} hint={words.noneHint} />}
               />
-              <Older cursor={nextCursor(data)} select={select} />
+              <Older list={data} label={words.older} select={select} />
             </>
           )}
         </Loaded>
@@ -106,20 +104,6 @@ function Fields({ filter, select }: FieldsProps) {
         </Button>
       )}
     </Group>
-  )
-}
-
-interface OlderProps {
-  readonly cursor: string | undefined
-  readonly select: (change: Filter) => void
-}
-
-function Older({ cursor, select }: OlderProps) {
-  if (cursor === undefined) return null
-  return (
-    <Button variant="default" mt="sm" onClick={() => select({ _cursor: cursor })}>
-      {words.older}
-    </Button>
   )
 }
 
