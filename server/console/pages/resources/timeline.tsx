@@ -1,60 +1,52 @@
 /** A patient's events as a timeline. */
-import { Button, Timeline as Line, Text } from '@mantine/core'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
-import { useInfiniteQuery } from '@tanstack/react-query'
+import { Timeline as Line, Stack, Text } from '@mantine/core'
+import type { BundleEntry, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { Problem } from '../../client/problem.tsx'
-import { medplum } from '../../client/session.ts'
+import { usePages } from '../../client/api.ts'
 import { readElement } from '../../client/titles.ts'
-import { Waiting } from '../../parts/loaded.tsx'
-import { texts } from '../../texts/texts.ts'
+import { Pages } from '../../parts/loaded.tsx'
 import { RecordName, Value } from './values.tsx'
 
 export function Timeline({ id }: { readonly id: string }) {
-  const pages = useInfiniteQuery({
-    queryKey: ['everything', id],
-    queryFn: ({ pageParam }) => medplum.get<Bundle>(pageParam, { cache: 'no-store' }),
-    initialPageParam: `fhir/R4/Patient/${id}/$everything?_count=200`,
-    getNextPageParam: ({ link }) => link?.find(({ relation }) => relation === 'next')?.url,
-  })
-  if (pages.error) return <Problem error={pages.error} retry={() => void pages.refetch()} />
-  if (pages.data === undefined) return <Waiting />
-  const events = pages.data.pages
-    .flatMap(({ entry = [] }) => entry.flatMap(({ resource }) => (resource ? [resource] : [])))
-    .map((record) => ({ record, at: eventTime(record) }))
-    .filter(({ at }) => at !== undefined)
-    .sort((a, b) => instant(b.at) - instant(a.at))
+  const found = usePages(`fhir/R4/Patient/${id}/$everything?_count=200`)
   return (
-    <>
-      <Line bulletSize={12}>
-        {events.map(({ record, at }) => (
-          <Line.Item
-            key={`${record.resourceType}/${record.id}`}
-            title={
-              <Link href={`/resources/${record.resourceType}/${record.id}`}>
-                {record.resourceType}
-              </Link>
-            }
-          >
-            <Text size="sm">
-              <RecordName record={record} /> <Value value={readElement(record, 'value[x]')} />
-            </Text>
-            <Text size="xs" c="dimmed" component="div">
-              <Value value={at} />
-            </Text>
-          </Line.Item>
-        ))}
-      </Line>
-      {pages.hasNextPage && (
-        <Button variant="default" mt="md" onClick={() => void pages.fetchNextPage()}>
-          {texts.common.more}
-        </Button>
-      )}
-    </>
+    <Stack>
+      <Pages query={found}>
+        {(entries) => (
+          <Line bulletSize={12}>
+            {listEvents(entries).map(({ record, at }) => (
+              <Line.Item
+                key={`${record.resourceType}/${record.id}`}
+                title={
+                  <Link href={`/resources/${record.resourceType}/${record.id}`}>
+                    {record.resourceType}
+                  </Link>
+                }
+              >
+                <Text size="sm">
+                  <RecordName record={record} /> <Value value={readElement(record, 'value[x]')} />
+                </Text>
+                <Text size="xs" c="dimmed" component="div">
+                  <Value value={at} />
+                </Text>
+              </Line.Item>
+            ))}
+          </Line>
+        )}
+      </Pages>
+    </Stack>
   )
 }
 
-/** Of two zones, the later text may be the earlier time. */
+/** Returns the records with a time, the newest first. */
+function listEvents(entries: readonly BundleEntry[]) {
+  return entries
+    .flatMap(({ resource }) => (resource ? [{ record: resource, at: eventTime(resource) }] : []))
+    .filter(({ at }) => at !== undefined)
+    .sort((a, b) => instant(b.at) - instant(a.at))
+}
+
+/** The later of two texts may be the earlier time, in another zone. */
 function instant(at = ''): number {
   return Date.parse(at) || 0
 }
