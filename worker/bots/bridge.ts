@@ -28,7 +28,6 @@ import {
   type Asked,
   type AskedFetch,
   answerOutcome,
-  problem,
   readPayload,
   replyText,
 } from './host-payloads.ts'

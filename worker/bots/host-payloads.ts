@@ -64,7 +64,3 @@ export function answerOutcome(status: number, outcome: unknown): Answered {
   const headers = { 'Content-Type': 'application/fhir+json' }
   return { status, headers, body: JSON.stringify(outcome) }
 }
-
-export function problem(error: string): string {
-  return JSON.stringify({ error })
-}

@@ -265,7 +265,8 @@ async function requireFree(
     const byId = [{ code: '_id', descending: false }]
     const request = searchFor('Slot', conditions, MOST_SLOTS, byId)
     const slots = await readPages((cursor) => inside.search(reader, { ...request, cursor }))
-    const isSlot = terms.durationMs !== undefined || slots.free.some((one) => isSame(one, time))
+    const isFree = slots.free.some(({ start, end }) => start === time.start && end === time.end)
+    const isSlot = terms.durationMs !== undefined || isFree
     if (!isSlot || !compileFitTest(terms, slots, time)(time)) {
       throw badRequest('Requested time slot is not available', 'Slot.start')
     }
