@@ -111,34 +111,6 @@ export function createMetrics(services: Watched): Metrics {
   }
 }
 
-const AGENT_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 110]
-
-function createSocketMetrics(registry: Registry): SocketMetrics {
-  const registers = [registry]
-  const messages = new Counter({
-    name: 'socket_messages_total',
-    help: 'Messages to web sockets',
-    labelNames: ['kind'],
-    registers,
-  })
-  const transmitted = new Histogram({
-    name: 'agent_message_duration_seconds',
-    help: 'Time from a message of an agent to its answer',
-    labelNames: ['status'],
-    buckets: AGENT_BUCKETS,
-    registers,
-  })
-  const gauge = gauges(registry)
-  return {
-    watchSockets: (read) => gauge('sockets_open', 'Open web sockets', [], read),
-    watchBindings: (read) =>
-      gauge('socket_bindings', 'Subscriptions bound to web sockets', [], read),
-    watchAgents: (read) => gauge('agents_connected', 'Connected agents', [], read),
-    message: (kind) => messages.inc({ kind }),
-    transmitted: (status, seconds) => transmitted.observe({ status }, seconds),
-  }
-}
-
 function watchDatabase(registry: Registry, { database }: Watched): void {
   const gauge = gauges(registry)
   gauge('database_pool_connections', 'Connections of the pool by state', ['state'], () => {
@@ -366,5 +338,33 @@ function watchEvents(
   )
   return async () => {
     backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
+  }
+}
+
+const AGENT_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 110]
+
+function createSocketMetrics(registry: Registry): SocketMetrics {
+  const registers = [registry]
+  const messages = new Counter({
+    name: 'socket_messages_total',
+    help: 'Messages to web sockets',
+    labelNames: ['kind'],
+    registers,
+  })
+  const transmitted = new Histogram({
+    name: 'agent_message_duration_seconds',
+    help: 'Time from a message of an agent to its answer',
+    labelNames: ['status'],
+    buckets: AGENT_BUCKETS,
+    registers,
+  })
+  const gauge = gauges(registry)
+  return {
+    watchSockets: (read) => gauge('sockets_open', 'Open web sockets', [], read),
+    watchBindings: (read) =>
+      gauge('socket_bindings', 'Subscriptions bound to web sockets', [], read),
+    watchAgents: (read) => gauge('agents_connected', 'Connected agents', [], read),
+    message: (kind) => messages.inc({ kind }),
+    transmitted: (status, seconds) => transmitted.observe({ status }, seconds),
   }
 }

@@ -112,7 +112,7 @@ export function newLoginSecret(loginId: string): string {
 }
 
 /** Returns the Login whose code or cookie this is. */
-export async function findLoginBySecret(
+export async function loginBySecret(
   services: Services,
   element: 'code' | 'cookie',
   secret: string,

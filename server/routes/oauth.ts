@@ -34,12 +34,7 @@ import {
   requireClientSession,
   verifyClientProof,
 } from '../identity/clients/clients.ts'
-import {
-  findLoginBySecret,
-  loginClientId,
-  readLogin,
-  revokeLogin,
-} from '../identity/login-store.ts'
+import { loginBySecret, loginClientId, readLogin, revokeLogin } from '../identity/login-store.ts'
 import { authorize } from '../identity/oauth/authorize.ts'
 import { grantToken } from '../identity/oauth/token.ts'
 import { audit } from '../identity/sign-in-audit.ts'
@@ -259,7 +254,7 @@ function nextAddress(
 async function loginsOfCookies(services: Services, ctx: Context): Promise<Resource[]> {
   const found = await Promise.all(
     sessionCookies(ctx, services.config).map(async (cookie) => {
-      const login = await findLoginBySecret(services, 'cookie', cookie)
+      const login = await loginBySecret(services, 'cookie', cookie)
       return login !== undefined && isLoginInScope(services, login) ? [login] : []
     }),
   )

@@ -111,7 +111,7 @@ export class Hub {
 
   #listen(id: string): Bound {
     const listeners = new Set<Listener>()
-    const onMessage = (message: SocketMessage) => {
+    const forward = (message: SocketMessage) => {
       if (message === 'left') return
       for (const listener of listeners) {
         if (message === 'end') listener.end(CLOSE.tryAgainLater)
@@ -121,7 +121,7 @@ export class Hub {
     }
     const bound = {
       listeners,
-      listening: this.#services.bus.listen(SOCKET_MESSAGES, onMessage, id),
+      listening: this.#services.bus.listen(SOCKET_MESSAGES, forward, id),
     }
     this.#bound.set(id, bound)
     return bound

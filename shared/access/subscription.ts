@@ -14,8 +14,8 @@ import { readTopicTerms, readTrigger, type TopicTerms, type Trigger } from './to
 
 export const SUBSCRIPTION = 'Subscription'
 
-export const CHANGE_KINDS = ['create', 'update', 'delete'] as const
-export type ChangeKind = (typeof CHANGE_KINDS)[number]
+export const CHANGES = ['create', 'update', 'delete'] as const
+export type ChangeKind = (typeof CHANGES)[number]
 
 /** Columns hold a change by its first letter. */
 export const CHANGES_BY_LETTER = { c: 'create', u: 'update', d: 'delete' } as const
@@ -164,11 +164,11 @@ function readChanges(subscription: Resource): ReadonlySet<ChangeKind> {
     if (isChange(valueCode)) return valueCode
     throw badRequest('An interaction must be create, update or delete', `${path}.valueCode`)
   })
-  return new Set(changes.length === 0 ? CHANGE_KINDS : changes)
+  return new Set(changes.length === 0 ? CHANGES : changes)
 }
 
 function isChange(value: unknown): value is ChangeKind {
-  return CHANGE_KINDS.some((kind) => kind === value)
+  return CHANGES.some((kind) => kind === value)
 }
 
 function readExpression(subscription: Resource): CompiledPath | undefined {

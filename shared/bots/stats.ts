@@ -167,11 +167,8 @@ export async function readBotStats(redis: Redis, projectId: string): Promise<rea
       ([reason, count]) => [reason, { count, sumMs: heldMs[reason] ?? 0 }] as const,
     )
     const byLabel = Object.entries(labelled).map(([name, counts]) => [name, outcomes(counts)])
-    const ofLabels = Object.values(labelled).flat()
-    const live = outcomes([
-      ...all,
-      ...ofLabels.map(([kind, n, count]) => [kind, n, -count] as const),
-    ])
+    const others = Object.values(labelled).flat()
+    const live = outcomes([...all, ...others.map(([kind, n, count]) => [kind, n, -count] as const)])
     return {
       bot: { reference: `Bot/${botId}` },
       ...outcomes(all),

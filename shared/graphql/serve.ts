@@ -162,8 +162,7 @@ async function begin(
 ): Promise<OperationArgs<Context> | readonly GraphQLError[] | Response> {
   const variables = given ?? {}
   const { interaction: context, root } = serving
-  const { principal } = context
-  const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
+  const audience = { isSuperAdmin: context.principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
   const scanned = scan(query)
   const prepared = await prepareDocument(schema, audienceName(audience), query, scanned)

@@ -57,7 +57,7 @@ export async function openSource(
   if (signal.aborted) close()
   else signal.addEventListener('abort', close)
   const plain = start === 0 ? unpacked(chunks) : chunks
-  return { chunks: skipBytes(plain, from - start, config.maxUploadBytes - start), size, close }
+  return { chunks: skip(plain, from - start, config.maxUploadBytes - start), size, close }
 }
 
 async function openBinary(
@@ -198,11 +198,7 @@ async function* decoded(
 }
 
 /** Skips the first `skipped` bytes. Errors: 400 beyond `maxBytes`. */
-async function* skipBytes(
-  chunks: Chunks,
-  skipped: number,
-  maxBytes: number,
-): AsyncGenerator<Buffer> {
+async function* skip(chunks: Chunks, skipped: number, maxBytes: number): AsyncGenerator<Buffer> {
   let seen = 0
   for await (const chunk of chunks) {
     const from = Math.min(Math.max(skipped - seen, 0), chunk.length)

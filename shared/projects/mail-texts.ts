@@ -99,14 +99,10 @@ export function emailChangedMail(settings: Settings, user: Resource): Mail {
 }
 
 /** For the owner, when a sign-in method was added or removed. */
-export function accountChangedMail(
-  settings: Settings,
-  user: Resource,
-  change: AccountChange,
-): Mail {
+export function accountChangedMail(settings: Settings, user: Resource, event: AccountChange): Mail {
   const { productName } = settings
   return composed('account-changed', addressAccount(user), `${productName} Sign-In Changed`, [
-    `Your account on ${productName}: ${change}.`,
+    `Your account on ${productName}: ${event}.`,
     'If it was not you, contact the administrators of your project, and choose another password at once:',
     pageUrl(settings, 'resetpassword', projectOfUser(user)),
   ])

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { readDecided } from '../access/decisions/decide.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
-import { CHANGE_KINDS, type ChangeKind, SUBSCRIPTION } from '../access/subscription.ts'
+import { CHANGES, type ChangeKind, SUBSCRIPTION } from '../access/subscription.ts'
 import { readTopicTerms } from '../access/topic-terms.ts'
 import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../core/errors.ts'
 import { nonEmptyText, parseReference } from '../fhir/resource.ts'
@@ -215,9 +215,9 @@ export const resend: Operation = {
     const { services, principal, type = '', id = '' } = call
     const inputs = readKnownInputs(call)
     const interaction = inputs.text('interaction') ?? 'update'
-    const change = CHANGE_KINDS.find((name) => name === interaction)
+    const change = CHANGES.find((name) => name === interaction)
     if (change === undefined) {
-      throw badRequest(`interaction must be one of ${CHANGE_KINDS.join(', ')}`, 'interaction')
+      throw badRequest(`interaction must be one of ${CHANGES.join(', ')}`, 'interaction')
     }
     const options = {
       type,

@@ -6,12 +6,7 @@ import { oldestFirst } from '../access/guarded/definitions.ts'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { linkedProjects } from '../access/project-context.ts'
-import {
-  CHANGE_KINDS,
-  type ChangeKind,
-  criteriaGrant,
-  SUBSCRIPTION,
-} from '../access/subscription.ts'
+import { CHANGES, type ChangeKind, criteriaGrant, SUBSCRIPTION } from '../access/subscription.ts'
 import { FILTER_CRITERIA, isTopicUrl, type Trigger, withTrigger } from '../access/topic-terms.ts'
 import { Cache } from '../core/cache.ts'
 import { badRequest, HttpError } from '../core/errors.ts'
@@ -168,7 +163,7 @@ function readResourceTrigger({ item, path }: Part, own: OwnParameters | undefine
   const type = readType(parts, path)
   const named = parts.filter(({ name }) => name === 'supportedInteraction')
   const changes = named.map(({ item: { valueCode }, path: at }) => {
-    const change = CHANGE_KINDS.find((code) => code === valueCode)
+    const change = CHANGES.find((code) => code === valueCode)
     if (change !== undefined) return change
     throw badRequest('An interaction is create, update or delete', `${at}.valueCode`)
   })
@@ -176,7 +171,7 @@ function readResourceTrigger({ item, path }: Part, own: OwnParameters | undefine
   const query = criteria === undefined ? {} : readQuery(criteria, type, own)
   const { never = [], ...queries } = query
   const expression = parts.find(({ name }) => name === 'fhirPathCriteria')
-  const possible = (changes.length === 0 ? CHANGE_KINDS : changes).filter(
+  const possible = (changes.length === 0 ? CHANGES : changes).filter(
     (change) => !never.includes(change),
   )
   if (possible.length === 0) {

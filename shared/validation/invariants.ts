@@ -27,10 +27,7 @@ export function compileInvariants(
     .filter(({ key, severity }) => severity === 'error' && !SKIPPED.has(key))
     .map((constraint) => {
       const isTrue = REWRITTEN.get(constraint.key) ?? evaluator(constraint.expression, type, false)
-      return createInvariant(
-        constraint,
-        constraint.key === 'tim-2' ? exceptForBots(isTrue) : isTrue,
-      )
+      return createInvariant(constraint, constraint.key === 'tim-2' ? exceptBots(isTrue) : isTrue)
     })
 }
 
@@ -49,7 +46,7 @@ function hasOneRoot(focus: unknown, { resource }: Variables): boolean {
 }
 
 /** The period of a Bot's `cronTiming` counts runs per day and has no unit. */
-function exceptForBots(isTrue: Invariant['holds']): Invariant['holds'] {
+function exceptBots(isTrue: Invariant['holds']): Invariant['holds'] {
   return (focus, variables) => {
     const { resource } = variables
     return (isObject(resource) && resource.resourceType === 'Bot') || isTrue(focus, variables)

@@ -50,20 +50,12 @@ export interface AnswerStream {
 export async function openAnswerStreams(bus: Bus): Promise<AnswerStreams> {
   const worker = randomUUID()
   const open = new Map<string, BotAnswer>()
-  const onProgress = ({
-    runId,
-    taken,
-    isGone,
-  }: {
-    runId: string
-    taken: number
-    isGone?: true
-  }) => {
+  const onTaken = ({ runId, taken, isGone }: { runId: string; taken: number; isGone?: true }) => {
     const answer = open.get(runId)
     if (isGone) answer?.leave()
     else answer?.progress(taken)
   }
-  const listening = await bus.listen(PROGRESS, onProgress, worker)
+  const listening = await bus.listen(PROGRESS, onTaken, worker)
   const watching = setInterval(() => {
     for (const answer of open.values()) answer.check()
   }, ALIVE_MS)

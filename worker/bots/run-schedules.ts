@@ -125,12 +125,12 @@ async function enqueue(
   const principal = own?.principal.project.id === projectId ? own.principal : undefined
   const hasCode = codeLocation(bot, services.config.baseUrl) !== undefined
   if (principal === undefined || !hasCode) {
-    const missing = principal === undefined ? 'membership' : 'code'
-    metrics.occurrence(missing, 1)
+    const lack = principal === undefined ? 'membership' : 'code'
+    metrics.occurrence(lack, 1)
     await auditSkipped(services, project, {
       bot,
       time: scheduled,
-      why: `the bot has no ${missing}`,
+      why: `the bot has no ${lack}`,
     })
     return await removeOccurrence(database, run)
   }

@@ -23,7 +23,7 @@ import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '
 import { loginState } from '../login-states.ts'
 import {
   createLogin,
-  findLoginBySecret,
+  loginBySecret,
   loginClientId,
   loginExpiry,
   loginUserId,
@@ -229,7 +229,7 @@ async function knownLogin(
 ): Promise<Resource | undefined> {
   if (!isNavigation(ctx, services.config)) return undefined
   const cookie = readCookie(ctx, services.config, sessionCookie(client.id ?? '')) ?? ''
-  const login = await findLoginBySecret(services, 'cookie', cookie)
+  const login = await loginBySecret(services, 'cookie', cookie)
   if (login === undefined || loginClientId(login) !== client.id) return undefined
   const hint = single(parameters, 'id_token_hint')
   if (hint !== undefined && !(await isHintAt(services, hint, login))) return undefined

@@ -33,12 +33,12 @@ import {
   verifyClientProof,
 } from '../clients/clients.ts'
 import { loginState, redeemCode } from '../login-states.ts'
-import { changeLogin, findLoginBySecret, loginClientId, matchesDigest } from '../login-store.ts'
+import { changeLogin, loginBySecret, loginClientId, matchesDigest } from '../login-store.ts'
 
 /** Errors: code and PKCE errors of RFC 6749. A second use revokes the Login. */
 export async function grantCode({ services, keys, ctx, form }: TokenCall): Promise<TokenResponse> {
   const code = requiredParameter(form, 'code')
-  const login = await findLoginBySecret(services, 'code', code)
+  const login = await loginBySecret(services, 'code', code)
   if (login === undefined) throw invalidGrant('Invalid code')
   const given = readClientCredentials(services, ctx, form)
   const client = await requireSameClient(services, keys, login, given)
@@ -60,7 +60,7 @@ export async function grantCode({ services, keys, ctx, form }: TokenCall): Promi
   if (client !== undefined && !isProven && requiresClientProof(client, login)) {
     await verifyClientProof(services, keys, client, given)
   }
-  return await answerGranted(services, ctx, await redeem(), { client, certificate })
+  return await answerLogin(services, ctx, await redeem(), { client, certificate })
 }
 
 /** Rejects a wrong client proof even if none was required. */
@@ -118,7 +118,7 @@ export async function reloadLoginSession(
 }
 
 /** Answers for a Login just granted. Errors: `invalid_grant`, `access_denied`. */
-export async function answerGranted(
+export async function answerLogin(
   services: Services,
   ctx: Context,
   login: Resource,

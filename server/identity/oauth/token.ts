@@ -43,13 +43,7 @@ import {
 } from '../login-store.ts'
 import { audit } from '../sign-in-audit.ts'
 import { isOwnAddress } from './authorize.ts'
-import {
-  answerGranted,
-  grantCode,
-  invalidGrant,
-  reloadLoginSession,
-  requireAddress,
-} from './code.ts'
+import { answerLogin, grantCode, invalidGrant, reloadLoginSession, requireAddress } from './code.ts'
 
 const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const DEFAULT_SCOPE = 'openid'
@@ -225,5 +219,5 @@ export async function exchangeProviderToken(
   )
   const grant = (current: Resource) => grantExchanged(current, certificate)
   const granted = await changeLogin(services, login, grant, badRequest)
-  return await answerGranted(services, ctx, granted, { client, certificate })
+  return await answerLogin(services, ctx, granted, { client, certificate })
 }

@@ -105,13 +105,10 @@ export class Reader {
 
   origins(name: string): readonly string[] {
     const items = this.list(name, [])
-    const invalid = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
-    if (invalid !== undefined)
-      this.#complain(
-        name,
-        `names "${invalid}"; it may name origins such as https://app.example.org`,
-      )
-    return invalid === undefined ? items : []
+    const wrong = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
+    if (wrong !== undefined)
+      this.#complain(name, `names "${wrong}"; it may name origins such as https://app.example.org`)
+    return wrong === undefined ? items : []
   }
 
   hosts(name: string): readonly HostRule[] {

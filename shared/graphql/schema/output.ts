@@ -237,11 +237,8 @@ const parameters = openOnce(() => {
       if (kind !== 'reference' || code.startsWith('_')) continue
       if (targets === undefined) add(toAny, type, code)
       for (const target of targets ?? []) {
-        add(
-          getOrInsert(byTarget, target, () => new Map()),
-          type,
-          code,
-        )
+        const byType = getOrInsert(byTarget, target, () => new Map())
+        add(byType, type, code)
       }
     }
   }

@@ -282,7 +282,7 @@ async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerato
   const waiting: string[] = []
   let dropped = 0
   let wake = () => {}
-  const listener = ({ project, events }: BotLogMessage) => {
+  const onLogs = ({ project, events }: BotLogMessage) => {
     if (!principal.isSuperAdmin && project !== principal.project.number) return
     if (waiting.length >= MAX_WAITING) dropped++
     else waiting.push(events.map(({ type, ...data }) => eventText(type, data)).join(''))
@@ -290,12 +290,10 @@ async function* streamLogEvents(call: OperationCall, bot: string): AsyncGenerato
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await subscribeToBotLogs(services.bus, bot, listener).catch(
-    (error: unknown) => {
-      streams--
-      throw error
-    },
-  )
+  const listening = await subscribeToBotLogs(services.bus, bot, onLogs).catch((error: unknown) => {
+    streams--
+    throw error
+  })
   try {
     yield Buffer.from(': listening\n\n')
     for (let checkAt = Date.now() + HEARTBEAT_MS; ; ) {

@@ -191,7 +191,7 @@ export async function remove(
   if (isRuled || memberRule(store, principal, type)?.checkRemoval !== undefined) {
     const inTransaction = store.deferred !== undefined
     const removal = { type, id, options }
-    return retryOnConflict<Deletion>(() => removeStored(store, principal, removal), {
+    return retryOnConflict(() => removeStored(store, principal, removal), {
       inTransaction,
     })
   }

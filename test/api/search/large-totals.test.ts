@@ -71,12 +71,15 @@ t.test('counts conditions whose matches no statistics know', async (t) => {
   }
 })
 
-t.test('estimates the total of all others above 600,000, where a code has statistics', async (t) => {
-  await setTableRows(TABLE_ROWS)
-  await until(
-    async () => (await page('gender:not=male&_count=1&_total=accurate')).asked === 'estimate',
-    READY_MS,
-  )
-  const { total } = await page('gender:not=male&_count=1&_total=accurate')
-  t.ok(total > 600_000)
-})
+t.test(
+  'estimates the total of all others above 600,000, where a code has statistics',
+  async (t) => {
+    await setTableRows(TABLE_ROWS)
+    await until(
+      async () => (await page('gender:not=male&_count=1&_total=accurate')).asked === 'estimate',
+      READY_MS,
+    )
+    const { total } = await page('gender:not=male&_count=1&_total=accurate')
+    t.ok(total > 600_000)
+  },
+)
