@@ -10,7 +10,7 @@ import {
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
 import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/core/errors.ts'
-import { ON_BEHALF_OF, sessionOnBehalfOf } from '../../shared/identity/on-behalf-of.ts'
+import { actOnBehalfOf, ON_BEHALF_OF } from '../../shared/identity/on-behalf-of.ts'
 import { narrowSession, type Session } from '../../shared/identity/principals.ts'
 import { isInScope } from '../../shared/request/project-scope.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -47,9 +47,7 @@ export function authenticate({ services }: Web): Middleware {
     if (found.session.principal.allowsAddress?.(ctx.ip) === false) throw forbidden()
     const { onBehalfOf } = credentials
     const session =
-      onBehalfOf === ''
-        ? found.session
-        : await sessionOnBehalfOf(principals, found.session, onBehalfOf)
+      onBehalfOf === '' ? found.session : await actOnBehalfOf(principals, found.session, onBehalfOf)
     if (session !== found.session) auditActing(services, ctx, found.session, session)
     ctx.state.session = session
     ctx.state.principal = session.principal
@@ -68,7 +66,7 @@ export async function sessionFor(services: Services, credentials: Credentials): 
   const found = await findCaller(services, credentials)
   if (found === undefined) throw unauthorized(services.config.baseUrl, true)
   if (credentials.onBehalfOf === '') return found.session
-  return await sessionOnBehalfOf(services.principals, found.session, credentials.onBehalfOf)
+  return await actOnBehalfOf(services.principals, found.session, credentials.onBehalfOf)
 }
 
 function auditActing(services: Services, ctx: Context, caller: Session, acting: Session): void {

@@ -84,7 +84,7 @@ function exportsHandler(program: Program): boolean {
   })
 }
 
-/** True also where only execution can tell: `module.exports = made()`, `define(exports, …)`. */
+/** True also where only execution shows it: `module.exports = made()`, `define(exports, …)`. */
 function assignsHandler(program: Program): boolean {
   let isFound = false
   walk(program, (node) => {

@@ -9,7 +9,7 @@ import type { Principals, Session } from './principals.ts'
 export const ON_BEHALF_OF = 'x-medplum-on-behalf-of'
 
 /** Grants the other member's rights within the caller's scope; `meta` names both. Errors: 403. */
-export async function sessionOnBehalfOf(
+export async function actOnBehalfOf(
   principals: Principals,
   { principal }: Session,
   target: string,

@@ -203,8 +203,8 @@ async function answer(
   const session = await actingSession(services.principals, stored)
   if (session === undefined) throw forbidden()
   const isActing = session.principal.profile !== profile
-  const onBehalfOf = isActing ? profileReference(session.principal) : undefined
-  const principal = { ...session.principal, profile, profileDisplay, onBehalfOf, clientId }
+  const member = isActing ? profileReference(session.principal) : undefined
+  const principal = { ...session.principal, profile, profileDisplay, onBehalfOf: member, clientId }
   const { method, path, projectScope, query, headers, body, requestId, traceId } = stored
   const request = { method, path, headers, body, requestId, traceId, signal, mayWait: signal }
   return handle(services, principal, {

@@ -9,7 +9,7 @@ import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts
 import { allOk, badStructure, HttpError, notFound } from '../../shared/core/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
-import { ON_BEHALF_OF, sessionOnBehalfOf } from '../../shared/identity/on-behalf-of.ts'
+import { actOnBehalfOf, ON_BEHALF_OF } from '../../shared/identity/on-behalf-of.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import { checkMail, sendEmail } from '../../shared/projects/email.ts'
 import { inviteMember } from '../../shared/projects/enrol.ts'
@@ -179,7 +179,7 @@ export class Bridge implements Host {
     const target = asked.headers[ON_BEHALF_OF] ?? ''
     if (target === '') return await this.#fhir(asked, session)
     try {
-      return await this.#fhir(asked, await sessionOnBehalfOf(services.principals, session, target))
+      return await this.#fhir(asked, await actOnBehalfOf(services.principals, session, target))
     } catch (error) {
       if (error instanceof HttpError) return answerOutcome(error.status, error.outcome)
       throw error

@@ -114,7 +114,7 @@ async function groupMembers(
   return { members: new Map([...found].map(([type, ids]) => [type, [...ids]])), missing }
 }
 
-/** Undefined: a member that is not on this server. */
+/** Returns undefined for each member that is not on this server. */
 function activeMembers({ member }: Resource, on: Date) {
   const isActive = ({ inactive, period }: Readonly<Record<string, unknown>>) => {
     const end = isObject(period) ? parseDate(period.end) : undefined

@@ -135,10 +135,10 @@ export async function purge(
 }
 
 const JOB = 'AsyncJob'
-/** As `runRequest` writes it; inside a string of a response the quotation marks are escaped. */
+/** The text that `runRequest` writes; inside a string of a response the quotation marks are escaped. */
 const RESPONSE = String.raw`"name":"results","valueReference":\{"reference":"Binary/([A-Za-z0-9.-]+)"`
 
-/** Removes the stored responses of accepted requests: once their job is gone, nobody may read them. */
+/** Removes the stored responses of accepted requests: once their job is gone, no one may read them. */
 async function removeResponses(
   { connection, keys }: StoreContext,
   project: number,

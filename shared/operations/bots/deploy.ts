@@ -179,7 +179,7 @@ interface Stripped {
   readonly code?: string
 }
 
-/** In a thread of its own: code that is nested too deeply breaks the compiler for all later code of the thread. */
+/** Uses a separate thread: code that is nested too deeply breaks the compiler for all later code of the thread. */
 async function strip(text: string, filename: string): Promise<string> {
   const worker = new Worker(STRIP, { eval: true, workerData: text })
   const [answer]: Stripped[] = await once(worker, 'message').finally(() => worker.terminate())
@@ -254,7 +254,7 @@ function isIdentifier(value: unknown): value is { readonly name: string } {
   )
 }
 
-/** Returns the import with blanks for what is not used, which keeps later positions. */
+/** Returns the import with blanks for unused names, which keeps later positions. */
 function withoutUnused(code: string, node: ImportDeclaration, used: ReadonlySet<string>): string {
   const kept = node.specifiers.filter(({ local }) => used.has(local.name))
   const own = code.slice(node.start, node.end)
