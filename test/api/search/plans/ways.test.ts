@@ -2,9 +2,11 @@
  * Every access path finds the same rows in the same order, page by page, under one plan. Imports the planner, to
  * force each access path.
  */
+import { inspect } from 'node:util'
 import t from 'tap'
 import { typeNumber } from '../../../../shared/fhir/definitions.ts'
 import { UCUM } from '../../../../shared/fhir/values.ts'
+import type { Statement } from '../../../../shared/postgres/statement.ts'
 import { ACCESS_PATHS, chooseAccessPath } from '../../../../shared/search/planner/access-paths.ts'
 import {
   countedStatement,
@@ -81,11 +83,26 @@ const STATS: readonly ((query: Query) => PlannerStats)[] = [
   (query) => someStatistics(query, 10_000, false),
 ]
 
+const keyOf = ({ text, values }: Statement) =>
+  inspect([text, values], { maxArrayLength: null, depth: null })
+
+/** Asks each statement once: many statistics lead to the same one, and the rows do not change. */
+function askOnce<T>(ask: (statement: Statement) => Promise<T>) {
+  const answers = new Map<string, Promise<T>>()
+  return (statement: Statement): Promise<T> => {
+    const answer = answers.get(keyOf(statement)) ?? ask(statement)
+    answers.set(keyOf(statement), answer)
+    return answer
+  }
+}
+const readRows = askOnce((statement) => database.query<SortedRow>(statement))
+const countRows = askOnce((statement) => countNow(database, statement))
+
 const buildRows = (
   query: Query,
   stats: PlannerStats,
   accessPath = chooseAccessPath(query, stats).accessPath,
-) => database.query<SortedRow>(pageStatement([{ query, stats, accessPath }]))
+) => readRows(pageStatement([{ query, stats, accessPath }]))
 /** Walks all rows of the type, without a key lookup. */
 function walked(query: Query): Promise<SortedRow[]> {
   const predicates = query.predicates.map(
@@ -178,15 +195,23 @@ t.test('finds the same rows in the same order on every access path', async (t) =
     t.ok(whole.length > 1, search)
     const ids = whole.map(({ id }) => id)
     const at = Math.floor(ids.length / 3)
+    const pages = [
+      ['all rows', { ...query, limit: MANY }, ids],
+      ['a page by offset', { ...query, offset: 3 }, ids.slice(3, 3 + 16)],
+      ['the next page', following(query, whole[at]), ids.slice(at + 1, at + 17)],
+    ] as const
+    const asked = new Set<string>()
     for (const [n, stats] of STATS.entries()) {
       const { accessPath } = chooseAccessPath(query, stats(query))
       taken.add(accessPath.name)
-      const queryIds = async (one: Query) =>
-        (await buildRows(one, stats(one), accessPath)).map(({ id }) => id)
-      t.same(await queryIds({ ...query, limit: MANY }), ids, `${accessPath.name} ${n}: ${search}`)
-      t.same(await queryIds({ ...query, offset: 3 }), ids.slice(3, 3 + 16), `${n}: ${search}`)
-      const next = await queryIds(following(query, whole[at]))
-      t.same(next, ids.slice(at + 1, at + 17), `${accessPath.name} ${n}, the next page: ${search}`)
+      for (const [what, page, expected] of pages) {
+        const statement = pageStatement([{ query: page, stats: stats(page), accessPath }])
+        const isKnown = asked.has(keyOf(statement))
+        asked.add(keyOf(statement))
+        if (isKnown) continue
+        const found = (await readRows(statement)).map(({ id }) => id)
+        t.same(found, expected, `${accessPath.name} ${n}, ${what}: ${search}`)
+      }
     }
   }
   t.same([...taken].sort(), ACCESS_PATHS.map(({ name }) => name).sort())
@@ -213,7 +238,7 @@ t.test('counts the rows exactly under any statistics', async (t) => {
     const whole = await walked({ ...query, limit: MANY })
     for (const stats of STATS) {
       const statement = countedStatement([{ query, stats: stats(query) }])
-      t.equal((await countNow(database, statement)).count, whole.length, search)
+      t.equal((await countRows(statement)).count, whole.length, search)
     }
   }
 })
