@@ -8,6 +8,7 @@ const { admin, baseUrl } = botica
 const MANY = 100
 /** A busy machine or garbage collection lengthens a turn at times, so the best of several answers counts. */
 const TRIES = 3
+const MOST_MS = 25
 
 const patient = await admin.create({ resourceType: 'Patient' })
 const subject = { reference: `Patient/${patient.id}` }
@@ -50,7 +51,7 @@ await read(['$graphql', { query: '{PatientList{id}}' }])
 for (const [name, asked] of Object.entries(CASES)) {
   t.test(`${name}: splits the work into short turns`, async (t) => {
     const excess: number[] = []
-    for (let i = 0; i < TRIES; i++) {
+    for (let i = 0; i < TRIES && Math.min(...excess) >= MOST_MS; i++) {
       const stop = watchTurns()
       const { status, bytes } = await read(asked)
       const { longest, total } = stop()
@@ -58,7 +59,10 @@ for (const [name, asked] of Object.entries(CASES)) {
       t.ok(bytes > 0)
       excess.push(longest - total / 4)
     }
-    t.ok(Math.min(...excess) < 25, `the longest turns exceed a quarter of the work by ${excess} ms`)
+    t.ok(
+      Math.min(...excess) < MOST_MS,
+      `the longest turns exceed a quarter of the work by ${excess} ms`,
+    )
   })
 }
 
