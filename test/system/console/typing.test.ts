@@ -12,7 +12,8 @@ const { services, baseUrl, project, admin } = botica
 const { email } = await aPerson(services, project, { details: { admin: true } })
 const page = await openConsole(t, { baseUrl, email, path: '/resources' })
 
-const SIZE = 10
+/** Each key draws the whole form. */
+const SIZE = 3
 /** The form shows neither, and keeps them. */
 const UNSEEN =
   '"text":{"status":"generated","div":"<div xmlns=\\"http://www.w3.org/1999/xhtml\\">A  <b>task</b></div>"},"extension":[{"url":"urn:x","valueDecimal":3.140}]'
