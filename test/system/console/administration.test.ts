@@ -75,26 +75,29 @@ async function open(page: Page, path: string): Promise<void> {
 }
 
 const { email } = await aPerson(services, project, { details: { admin: true } })
+const page = await openConsole(t, { baseUrl, email })
 
-for (const [width, height] of [
-  [1440, 900],
-  [390, 844],
-] as const) {
-  t.test(`an administrator opens every page at ${width} by ${height}`, async (t) => {
-    const page = await openConsole(t, { baseUrl, email })
+t.test('an administrator opens every page on a phone and on a desktop', async (t) => {
+  const fits = async (path: string, width: number, height: number) => {
     await page.resize(width, height)
-    for (const [path, text] of PAGES) {
-      await open(page, path)
-      await reads(page, text)
-      t.same(await barriers(page), [], path)
-      t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), path)
-    }
-    t.same(page.complaints, [])
-    await page.goto(`${baseUrl}console/service`)
-    await reads(page, NOT_YOURS)
-    t.notOk(await page.value(`document.querySelector('nav a[href="/console/service"]')`))
-  })
-}
+    await page.shows(`innerWidth === ${width}`)
+    const place = `${path} at ${width} by ${height}`
+    t.same(await barriers(page), [], place)
+    t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), place)
+  }
+  for (const [path, text] of PAGES) {
+    await page.resize(390, 844)
+    await open(page, path)
+    await reads(page, text)
+    await fits(path, 390, 844)
+    await fits(path, 1440, 900)
+    await reads(page, text)
+  }
+  t.same(page.complaints, [])
+  await page.goto(`${baseUrl}console/service`)
+  await reads(page, NOT_YOURS)
+  t.notOk(await page.value(`document.querySelector('nav a[href="/console/service"]')`))
+})
 
 t.test('a member with a narrow policy finds no page of administration', async (t) => {
   const details = { accessPolicy: { reference: `AccessPolicy/${policy.id}` } }
@@ -153,7 +156,6 @@ const REFUSED: readonly (readonly [
 ]
 
 t.test('shows errors of bad input in the form and keeps its fields', async (t) => {
-  const page = await openConsole(t, { baseUrl, email })
   for (const [path, typed, words] of REFUSED) {
     await page.goto(`${baseUrl}console${path}`)
     const fields = Object.entries(typed).map(
@@ -172,7 +174,7 @@ t.test('shows errors of bad input in the form and keeps its fields', async (t) =
 })
 
 t.test('writes a policy, shows its error, and saves the corrected one', async (t) => {
-  const page = await openConsole(t, { baseUrl, email, path: '/policies/new' })
+  await open(page, '/policies/new')
   await click(page, 'JSON')
   await page.write('.cm-content', '{ "resourceType": ')
   await click(page, 'Save')
@@ -193,7 +195,7 @@ t.test('writes a policy, shows its error, and saves the corrected one', async (t
 })
 
 t.test('settings, secrets, sites and search parameters are written', async (t) => {
-  const page = await openConsole(t, { baseUrl, email, path: '/project' })
+  await open(page, '/project')
   const address = `/admin/projects/${project.id}`
   const stored = async () => (await admin.get<Untyped>(address)).body.project
   await page.shows(`document.querySelector('select[name=fullTextSearch]')`)
@@ -235,7 +237,7 @@ t.test('settings, secrets, sites and search parameters are written', async (t) =
 t.test(
   'a list of the project keeps items that others have added since the page was opened',
   async (t) => {
-    const page = await openConsole(t, { baseUrl, email, path: '/project/secrets' })
+    await open(page, '/project/secrets')
     const address = `/admin/projects/${project.id}`
     const stored = async () => (await admin.get<Untyped>(address)).body.project
     const names = (items: readonly { readonly name: string }[]) => items.map(({ name }) => name)
@@ -281,11 +283,7 @@ t.test(
 )
 
 t.test('shows undelivered events of a Subscription and sends them again', async (t) => {
-  const page = await openConsole(t, {
-    baseUrl,
-    email,
-    path: `/subscriptions/${subscription.id}`,
-  })
+  await open(page, `/subscriptions/${subscription.id}`)
   await page.shows(`document.querySelector('table')?.innerText.includes('Patient/${patient.id}')`)
   await click(page, 'Send the newest version')
   await reads(page, 'The newest version was queued for delivery')
@@ -304,7 +302,6 @@ t.test('shows undelivered events of a Subscription and sends them again', async 
 })
 
 t.test('a list of more records than a page reads the next page', async (t) => {
-  const page = await openConsole(t, { baseUrl, email })
   const rows = (label: string) =>
     `document.querySelectorAll('table[aria-label="${label}"] tbody tr').length`
   for (let number = 0; number < 21; number++) {
@@ -337,7 +334,7 @@ t.test('a list of more records than a page reads the next page', async (t) => {
   t.same(await barriers(page), [])
 })
 
-t.test('the overview of a member shows an added type after many others', async (t) => {
+t.test('the overview of a member shows an added type after many others', async () => {
   const types = (await admin.get<Untyped>('metadata')).body.rest[0].resource.map(
     ({ type }: { readonly type: string }) => type,
   )
@@ -349,11 +346,7 @@ t.test('the overview of a member shows an added type after many others', async (
   })
   const details = { accessPolicy: { reference: `AccessPolicy/${many.id}` } }
   const { membership } = await aPerson(services, project, { details })
-  const page = await openConsole(t, {
-    baseUrl,
-    email,
-    path: `/members/member/${membership.id}`,
-  })
+  await open(page, `/members/member/${membership.id}`)
   const items = `[...document.querySelectorAll('[data-overview] li')]`
   await page.shows(`${items}.length === 30`)
   await reads(page, '2 more types have entries')

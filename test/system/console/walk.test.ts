@@ -12,6 +12,11 @@ import { aPerson } from '../../fixtures/people.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 
 exitWithoutChromium(t)
+const SCHEMES = ['light', 'dark'] as const
+const SIZES = [
+  [390, 844],
+  [1440, 900],
+] as const
 const MOST_BYTES = 250 * 1024
 const botica = await openBotica(t)
 const { services, baseUrl, project, admin } = botica
@@ -26,6 +31,11 @@ const administrator = await aPerson(services, project, { details: { admin: true 
 const home = { resourceType: 'Project', id: SYSTEM_PROJECT_ID, name: 'Super Admin' }
 const operator = await aPerson(services, home, { details: { admin: true } })
 
+const pages = {
+  administrator: await openConsole(t, { baseUrl, email: administrator.email }),
+  operator: await openConsole(t, { baseUrl, email: operator.email }),
+}
+
 const isShown = `document.querySelector('#main #title') && !document.querySelector('#main [aria-label=Loading]')`
 
 async function menu(page: Page): Promise<readonly string[]> {
@@ -35,9 +45,18 @@ async function menu(page: Page): Promise<readonly string[]> {
   )
 }
 
-for (const [name, { email }] of Object.entries({ administrator, operator })) {
+/** Changes the colours as a setting in another tab does. */
+async function setScheme(page: Page, scheme: (typeof SCHEMES)[number]): Promise<void> {
+  await page.value(`{
+    const [key, newValue] = ['mantine-color-scheme-value', '${scheme}']
+    localStorage.setItem(key, newValue)
+    dispatchEvent(new StorageEvent('storage', { key, newValue, storageArea: localStorage }))
+  }`)
+  await page.shows(`document.documentElement.dataset.mantineColorScheme === '${scheme}'`)
+}
+
+for (const [name, page] of Object.entries(pages)) {
   t.test(`all pages of the menu of an ${name}`, async (t) => {
-    const page = await openConsole(t, { baseUrl, email })
     await page.shows(isShown)
     const addresses = await menu(page)
     t.ok(addresses.length >= 10)
@@ -50,29 +69,25 @@ for (const [name, { email }] of Object.entries({ administrator, operator })) {
         look()
       })`)
       t.comment(`${address}: shown after ${ms} ms`)
-      for (const scheme of ['light', 'dark']) {
-        await page.value(`localStorage.setItem('mantine-color-scheme-value', '${scheme}')`)
-        for (const [width, height] of [
-          [1440, 900],
-          [390, 844],
-        ] as const) {
+      await page.goto(new URL(address, baseUrl).href)
+      await page.shows(isShown)
+      for (const scheme of SCHEMES) {
+        await setScheme(page, scheme)
+        for (const [width, height] of SIZES) {
           await page.resize(width, height)
-          await page.goto(new URL(address, baseUrl).href)
-          await page.shows(`document.documentElement.dataset.mantineColorScheme === '${scheme}'`)
-          await page.shows(isShown)
+          await page.shows(`innerWidth === ${width} && ${isShown}`)
           const place = `${address}, ${scheme}, ${width} px`
           t.same(await barriers(page), [], place)
           t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), place)
         }
       }
-      await page.resize(1440, 900)
     }
     t.same(page.complaints, [])
   })
 }
 
 t.test(`the first load is at most ${MOST_BYTES} bytes`, async (t) => {
-  const page = await openConsole(t, { baseUrl, email: administrator.email })
+  const page = pages.administrator
   for (const path of ['console', 'console/resources/Patient']) {
     await page.goto(`${baseUrl}${path}`)
     await page.shows(isShown)
@@ -95,8 +110,7 @@ t.test('each page of the menu has a page of the documentation', async (t) => {
     const answer = await fetch(`${baseUrl}docs/${path}`)
     t.equal(answer.status, 200, path)
   }
-  const page = await openConsole(t, { baseUrl, email: administrator.email })
-  for (const address of await menu(page)) {
+  for (const address of await menu(pages.administrator)) {
     const [first = ''] = address.replace(/^\/console\/?/, '').split('/')
     t.ok(first in HELP, address)
   }
