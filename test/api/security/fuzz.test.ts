@@ -11,7 +11,7 @@ import { caseCount } from '../../fixtures/policy/oracle.ts'
 import { r4Examples } from '../../fixtures/resources.ts'
 
 const SEED = Number(process.env.TEST_SEED ?? 20_261_121)
-const RUNS = caseCount(1000)
+const RUNS = caseCount(500)
 const ANSWER_MS = 60_000
 
 const { baseUrl, admin } = await openBotica(t)

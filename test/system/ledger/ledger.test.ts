@@ -5,16 +5,16 @@ import { until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { createClient } from '../../fixtures/client.ts'
 import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
-import { pickRandom, seeded } from '../../fixtures/policy/oracle.ts'
+import { caseCount, pickRandom, seeded } from '../../fixtures/policy/oracle.ts'
 import { MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
 import { type Lane, openFaults } from './faults.ts'
 import { keepExporting, keepImporting, keepListening, readMark, startTimers } from './followers.ts'
 import { type Entry, judge, keepWriting } from './writers.ts'
 
-t.setTimeout(390_000)
-const FAULTS = 100
-const MOST_MS = 180_000
+const FAULTS = caseCount(50)
+const MOST_MS = caseCount(90_000)
+t.setTimeout(210_000 + MOST_MS)
 const WRITERS = 8
 const PATIENCE_MS = 120_000
 /** Longest wait of a caller, with a margin for a busy machine. */
