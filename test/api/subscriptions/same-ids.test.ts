@@ -1,9 +1,12 @@
 /**
- * Subscriptions whose author has the id of a profile of another project. Imports the principal of the service, to store
- * clients as earlier versions did.
+ * Subscriptions and resources with the ids of another project's, or by an author with the id of a profile there. Imports
+ * the store of deliveries, to add a batch of several projects, and the principal of the service, to store clients as
+ * earlier versions did.
  */
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { system } from '../../../shared/access/project-context.ts'
+import { addDeliveries } from '../../../shared/subscriptions/new-deliveries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
@@ -89,4 +92,38 @@ t.test('gives the copy of a super admin’s client no rights of the super admin'
     return state?.orphan === true
   }, PATIENCE_MS)
   t.same(await runs(), ['other', 'female'])
+})
+
+t.test('debounces changes of two projects with the same ids separately', async (t) => {
+  const [subscription, id] = [randomUUID(), randomUUID()]
+  const aDelivery = (project: number, ver: number): Untyped => ({
+    event: {
+      project,
+      seq: '1',
+      change: 'update',
+      type: 'Patient',
+      subject: { id },
+      ver,
+      origin: '{}',
+    },
+    subscription,
+    target: 'Bot/x',
+    isTopic: false,
+    debounceMs: 60_000,
+  })
+  // The deliveries of one batch of changes; the transaction is rolled back.
+  const undone = new Error('undone')
+  const adding = services.database.transaction(async (connection) => {
+    await addDeliveries(connection, [aDelivery(1, 2), aDelivery(2, 2), aDelivery(1, 3)])
+    const added = await connection.query<Untyped>({
+      text: 'select project, ver, replaced from delivery where subscription = $1 order by project',
+      values: [subscription],
+    })
+    t.match(added, [
+      { project: 1, ver: 3, replaced: 1 },
+      { project: 2, ver: 2, replaced: 0 },
+    ])
+    throw undone
+  })
+  await t.rejects(adding, undone)
 })

@@ -1,7 +1,5 @@
-/** Imports the store of deliveries, to add a batch of several projects. */
-import { randomUUID } from 'node:crypto'
+/** Calls, events and occurrences of bots with keys, rates and debouncing, one at a time and in order. */
 import t from 'tap'
-import { addDeliveries } from '../../../shared/subscriptions/new-deliveries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { AT_GATE, aGate } from '../../fixtures/bots/gates.ts'
@@ -169,40 +167,6 @@ t.test('delivers the last of several changes within the time of bot-debounce', a
   t.same(all.map(({ number }) => number).sort(), [100, 5], 'each resource has its own')
   t.ok(other.id)
   t.same(await replacedCounts(id, 2), [5])
-})
-
-t.test('debounces changes of two projects with the same ids separately', async (t) => {
-  const [subscription, id] = [randomUUID(), randomUUID()]
-  const aDelivery = (project: number, ver: number): Untyped => ({
-    event: {
-      project,
-      seq: '1',
-      change: 'update',
-      type: 'Patient',
-      subject: { id },
-      ver,
-      origin: '{}',
-    },
-    subscription,
-    target: 'Bot/x',
-    isTopic: false,
-    debounceMs: 60_000,
-  })
-  // The deliveries of one batch of changes; the transaction is rolled back.
-  const undone = new Error('undone')
-  const adding = services.database.transaction(async (connection) => {
-    await addDeliveries(connection, [aDelivery(1, 2), aDelivery(2, 2), aDelivery(1, 3)])
-    const added = await connection.query<Untyped>({
-      text: 'select project, ver, replaced from delivery where subscription = $1 order by project',
-      values: [subscription],
-    })
-    t.match(added, [
-      { project: 1, ver: 3, replaced: 1 },
-      { project: 2, ver: 2, replaced: 0 },
-    ])
-    throw undone
-  })
-  await t.rejects(adding, undone)
 })
 
 t.test('debounces by the key, for all resources of a constant one', async (t) => {
