@@ -1,27 +1,36 @@
 /**
  * The recipe of docs/deploy.md on a platform like Heroku: stores behind TLS with private
- * certificates, S3, two web and two worker dynos rolled under load, a release and its rollback.
+ * certificates, S3, two web and two worker dynos rolled under load, a release and its rollback. Limits of the production
+ * install, its install scripts, and the packages that a start needs.
  */
+import { execFileSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
+import { freePort, nodeArguments } from '../../scripts/service.ts'
 import { openBucket } from '../fixtures/binaries.ts'
-import { makeTenant, type Tenant } from '../fixtures/botica.ts'
+import { makeTenant, openBotica, type Tenant } from '../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { type Answer, signIn } from '../fixtures/client.ts'
 import { exportAll, fetchManifest, statusUrl } from '../fixtures/exports/exports.ts'
+import { ROOT } from '../fixtures/page.ts'
+import { caseCount } from '../fixtures/policy/oracle.ts'
 import { aPatient, MRN_SYSTEM } from '../fixtures/resources.ts'
+import { said, startNode } from '../fixtures/services/cluster.ts'
 import { familyMb, makeSlug, openPlatform } from './platform/dynos.ts'
 import { startTlsPostgres, startTlsRedis } from './platform/tls-stores.ts'
 
-const ROLLS = 7
+/** The first is of the same version, the last goes back to it. */
+const ROLLS = 2 + caseCount(2)
 const CALLERS = 6
 const PAUSE_MS = 300
 const MEASURE_MS = 3000
 const MB = 1024 * 1024
+const MOST_INSTALLED_MB = 60
+const MOST_PACKAGES = 250
 /** Memory limits with a margin for late garbage collection on slow machines. */
 const [MOST_SLUG_MB, MOST_WEB_MB, MOST_WORKER_MB] = [30, 220, 400]
 
@@ -130,6 +139,13 @@ t.test('keeps the slug small', async (t) => {
   t.ok(slugBytes < MOST_SLUG_MB * MB)
 })
 
+// Before a start adds compiled code.
+t.test(`has at most ${MOST_INSTALLED_MB} MB of packages after the clean-up`, async (t) => {
+  const bytes = execFileSync('du', ['-sb', join(slug, 'node_modules')], { encoding: 'utf8' })
+  const megabytes = Number.parseInt(bytes, 10) / 1e6
+  t.ok(megabytes > 10 && megabytes <= MOST_INSTALLED_MB, `${megabytes} MB`)
+})
+
 t.test('releases, rolls under load and rolls back a service', async (t) => {
   const released = await platform.once(slug, ['scripts/migrate.ts'])
   t.match(released, /Migrated/)
@@ -204,4 +220,45 @@ t.test('releases, rolls under load and rolls back a service', async (t) => {
     [],
     'loses no acknowledged write',
   )
+})
+
+interface Package {
+  readonly dev?: boolean
+  readonly optional?: boolean
+  readonly devOptional?: boolean
+  readonly hasInstallScript?: boolean
+}
+const { packages }: { packages: Record<string, Package> } = JSON.parse(
+  readFileSync(join(ROOT, 'package-lock.json'), 'utf8'),
+)
+const packageName = (path: string) => path.slice(path.lastIndexOf('node_modules/') + 13)
+
+t.test(`installs at most ${MOST_PACKAGES} packages for production`, async (t) => {
+  const installed = Object.entries(packages).filter(
+    ([path, { dev, optional, devOptional }]) => path !== '' && !dev && !optional && !devOptional,
+  )
+  t.ok(installed.length > 50, `${installed.length}`)
+  t.ok(installed.length <= MOST_PACKAGES, `${installed.length}`)
+})
+
+t.test('decides on the install script of each package that has one', async (t) => {
+  const { allowScripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
+  const scripted = Object.entries(packages).filter(([, { hasInstallScript }]) => hasInstallScript)
+  const names = new Set(scripted.map(([path]) => packageName(path)).filter((name) => name !== ''))
+  t.same(
+    [...names].filter((name) => !(name in allowScripts)),
+    [],
+  )
+})
+
+t.test('starts web and worker without the S3 client, which only S3 needs', async (t) => {
+  rmSync(join(slug, 'node_modules/@aws-sdk'), { recursive: true })
+  const { services } = await openBotica(t)
+  const { databaseUrl: DATABASE_URL, redisUrl: REDIS_URL, baseUrl: BASE_URL } = services.config
+  const env = { ...process.env, DATABASE_URL, REDIS_URL, BASE_URL, NODE_OPTIONS: '' }
+  const port = String(await freePort())
+  const start = (type: 'web' | 'worker') =>
+    startNode(t, nodeArguments(type), { ...env, PORT: port, LOG_LEVEL: 'info' }, slug)
+  await said(start('web'), '"listening"')
+  await said(start('worker'), '"taking jobs"')
 })
