@@ -19,7 +19,6 @@ import { useDisclosure } from '@mantine/hooks'
 import { useQueryClient } from '@tanstack/react-query'
 import { Component, Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
-import { Problem } from './client/problem.tsx'
 import { type Me, openProject, sessionEnd, signOut, startSignIn, useMe } from './client/session.ts'
 import { helpAddress } from './help.ts'
 import { mayOpen, type PageEntry, pages } from './pages.ts'
@@ -331,17 +330,17 @@ class Boundary extends Component<Props, State> {
   override render() {
     const { error } = this.state
     if (error === undefined) return this.props.children
-    const fault = error instanceof TypeError ? error.message : error
-    const isOld = /import\w* (?:a )?module/i.test(String(fault))
+    const fault = error instanceof Error ? error.message : String(error)
+    const isOld = /import\w* (?:a )?module/i.test(fault)
     return (
-      <Problem
+      <Page
         title={isOld ? texts.app.newVersion : texts.app.failed}
-        error={isOld ? texts.app.newVersionHint : fault}
+        hint={isOld ? texts.app.newVersionHint : fault}
       >
-        <Button size="xs" onClick={() => location.reload()}>
-          {texts.app.reload}
-        </Button>
-      </Problem>
+        <div>
+          <Button onClick={() => location.reload()}>{texts.app.reload}</Button>
+        </div>
+      </Page>
     )
   }
 }

@@ -1,6 +1,6 @@
 /** Outcome of a run, or state of a bot or job, as a coloured word. */
+import { Badge } from '@mantine/core'
 import { fill, texts } from '../texts/texts.ts'
-import { Dot } from './text.tsx'
 
 const GREEN = ['ok', 'deployed', 'completed', 'active', 'finished']
 const GREY = ['empty', 'accepted', 'cancelled', 'off', 'running']
@@ -19,4 +19,15 @@ export function runOutcome(status: string): string {
 
 export function RunOutcome({ status }: { readonly status: string }) {
   return <Dot color={status === 'ok' ? 'green' : 'red'}>{runOutcome(status)}</Dot>
+}
+
+interface DotProps {
+  readonly color: string
+  readonly role?: 'status'
+  readonly children: React.ReactNode
+}
+
+/** A word with a dot of a color. */
+export function Dot(props: DotProps) {
+  return <Badge variant="dot" tt="none" {...props} />
 }

@@ -1,10 +1,7 @@
 /** The shared table. */
 import { Checkbox, Table, UnstyledButton } from '@mantine/core'
-import type { BundleEntry, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { usePages } from '../client/api.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { Loaded, Pages, type Query } from './loaded.tsx'
 
 export interface Column<T> {
   readonly name: string
@@ -21,7 +18,7 @@ export interface Selection<T> {
   label(row: T): string
 }
 
-interface Props<T> {
+export interface TableProps<T> {
   readonly label: string
   readonly rows: readonly T[]
   readonly columns: readonly Column<T>[]
@@ -33,7 +30,7 @@ interface Props<T> {
   readonly selection?: Selection<T>
 }
 
-export function DataTable<T>(props: Props<T>) {
+export function DataTable<T>(props: TableProps<T>) {
   const { label, rows, columns, rowKey, linkOf, empty, selection } = props
   if (rows.length === 0 && empty) return <>{empty}</>
   return (
@@ -70,48 +67,6 @@ export function DataTable<T>(props: Props<T>) {
         </Table.Tbody>
       </Table>
     </Table.ScrollContainer>
-  )
-}
-
-interface QueryTableProps<D, T> extends Omit<Props<T>, 'rows'> {
-  readonly query: Query<D>
-  readonly rows: (data: D) => readonly T[]
-}
-
-/** A table of the answer to a query. */
-export function QueryTable<D, T>({ query, rows, ...table }: QueryTableProps<D, T>) {
-  return <Loaded query={query}>{(data) => <DataTable {...table} rows={rows(data)} />}</Loaded>
-}
-
-interface PagedTableProps<R, T> extends Omit<Props<T>, 'rows'> {
-  readonly path: string
-  readonly every?: number
-  readonly rows: (record: R) => readonly T[]
-}
-
-/** A table of the records of a Bundle, page by page. */
-export function PagedTable<R extends Resource, T>(props: PagedTableProps<R, T>) {
-  const { path, every = false, rows, ...table } = props
-  const found = usePages<R>(path, { every })
-  const read = (entries: readonly BundleEntry<R>[]) =>
-    entries.flatMap(({ resource }) => (resource ? rows(resource) : []))
-  return <Pages query={found}>{(entries) => <DataTable {...table} rows={read(entries)} />}</Pages>
-}
-
-interface RecordTableProps<T> extends Omit<PagedTableProps<T, T>, 'path' | 'rows' | 'rowKey'> {
-  /** Below `fhir/R4/`. */
-  readonly search: string
-}
-
-/** A table of the records that a search finds. */
-export function RecordTable<T extends Resource>({ search, ...table }: RecordTableProps<T>) {
-  return (
-    <PagedTable<T, T>
-      {...table}
-      path={`fhir/R4/${search}`}
-      rows={(record) => [record]}
-      rowKey={({ id }) => id ?? ''}
-    />
   )
 }
 
@@ -154,7 +109,7 @@ function SelectOne<T>({ row, selection }: SelectOneProps<T>) {
   )
 }
 
-interface HeadProps<T> extends Pick<Props<T>, 'sorted' | 'onSort'> {
+interface HeadProps<T> extends Pick<TableProps<T>, 'sorted' | 'onSort'> {
   readonly column: Column<T>
 }
 

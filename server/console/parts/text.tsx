@@ -1,5 +1,5 @@
-/** Small texts: a hint, a link, and a state. */
-import { Anchor, Badge, Text } from '@mantine/core'
+/** Small texts: a hint and a link. */
+import { Anchor, Text } from '@mantine/core'
 import { Link } from 'wouter'
 
 interface HintProps {
@@ -24,14 +24,4 @@ export function TextLink({ href, children }: TextLinkProps) {
       {children}
     </Anchor>
   )
-}
-
-interface DotProps extends HintProps {
-  readonly color: string
-  readonly role?: 'status'
-}
-
-/** A word with a dot of a color. */
-export function Dot(props: DotProps) {
-  return <Badge variant="dot" tt="none" {...props} />
 }

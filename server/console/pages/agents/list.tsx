@@ -2,10 +2,10 @@
 import type { Agent, Parameters, Resource } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { Empty } from '../../parts/loaded.tsx'
-import { Outcome } from '../../parts/outcome.tsx'
+import { Dot, Outcome } from '../../parts/outcome.tsx'
 import { Page } from '../../parts/page.tsx'
-import { type Column, PagedTable } from '../../parts/table.tsx'
-import { Dot } from '../../parts/text.tsx'
+import { PagedTable } from '../../parts/query-table.tsx'
+import type { Column } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/agents.json' with { type: 'json' }
 

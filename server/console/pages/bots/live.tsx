@@ -2,8 +2,7 @@
 import { Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
 import { fetchSigned } from '../../client/api.ts'
-import { runOutcome } from '../../parts/outcome.tsx'
-import { Dot } from '../../parts/text.tsx'
+import { Dot, runOutcome } from '../../parts/outcome.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.bots.live

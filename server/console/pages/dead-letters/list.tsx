@@ -6,7 +6,8 @@ import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Older } from '../../parts/older.tsx'
 import { Page, Section } from '../../parts/page.tsx'
-import { type Column, DataTable, QueryTable } from '../../parts/table.tsx'
+import { QueryTable } from '../../parts/query-table.tsx'
+import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import words from '../../texts/dead-letters.json' with { type: 'json' }
 import {

@@ -24,7 +24,7 @@ import { Problem } from '../../client/problem.tsx'
 import { medplum } from '../../client/session.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Page as Frame } from '../../parts/page.tsx'
-import { QueryTable } from '../../parts/table.tsx'
+import { QueryTable } from '../../parts/query-table.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.graphiql

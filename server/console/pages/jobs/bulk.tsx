@@ -9,8 +9,9 @@ import { medplum } from '../../client/session.ts'
 import { Action, ConfirmedAction } from '../../parts/action.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { QueryTable } from '../../parts/query-table.tsx'
 import { saveFrom } from '../../parts/save.ts'
-import { DataTable, QueryTable } from '../../parts/table.tsx'
+import { DataTable } from '../../parts/table.tsx'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.jobs.bulk

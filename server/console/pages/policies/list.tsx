@@ -4,7 +4,7 @@ import type { AccessPolicy } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
 import { Empty } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { RecordTable } from '../../parts/table.tsx'
+import { RecordTable } from '../../parts/query-table.tsx'
 import { When } from '../../parts/when.tsx'
 import { texts } from '../../texts/texts.ts'
 

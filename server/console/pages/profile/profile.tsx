@@ -17,12 +17,13 @@ import { medplum, signOut, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page, Section } from '../../parts/page.tsx'
-import { Facts, QueryTable } from '../../parts/table.tsx'
+import { QueryTable } from '../../parts/query-table.tsx'
+import { Facts } from '../../parts/table.tsx'
 import { Hint } from '../../parts/text.tsx'
 import { When } from '../../parts/when.tsx'
+import words from '../../texts/profile.json' with { type: 'json' }
 import { fill, texts } from '../../texts/texts.ts'
 
-const words = texts.profile
 const NOTHING = { oldPassword: '', newPassword: '', repeated: '' }
 const NAMES = ['oldPassword', 'newPassword', 'repeated'] as const
 

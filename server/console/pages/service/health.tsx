@@ -2,8 +2,9 @@
 import { Stack, Text, Title } from '@mantine/core'
 import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
-import { DataTable, QueryTable } from '../../parts/table.tsx'
-import { Dot } from '../../parts/text.tsx'
+import { Dot } from '../../parts/outcome.tsx'
+import { QueryTable } from '../../parts/query-table.tsx'
+import { DataTable } from '../../parts/table.tsx'
 import words from '../../texts/service.json' with { type: 'json' }
 import { fill } from '../../texts/texts.ts'
 
