@@ -1,6 +1,6 @@
 /**
  * The report of `npm test`: a line for each file that has ended, and at the end the failed assertions and the totals.
- * tap's reporters also draw the running files, after each assertion, which took an eighth of the CPU of a run.
+ * tap's reporters also draw the running files after each assertion, which takes much of the CPU of a run.
  */
 import type { ChildProcess } from 'node:child_process'
 import type { EventEmitter } from 'node:events'

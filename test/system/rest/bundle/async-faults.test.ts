@@ -150,8 +150,14 @@ t.test('serves another project before further requests of a busy one', async (t)
   const bundle = { resourceType: 'Bundle', type: 'batch', entry }
   const answer = await other.post('', bundle, { Prefer: 'respond-async' })
   await running[0]?.held.release()
-  const url = answer.headers.get('content-location') ?? ''
-  const isDone = async () => (await other.get(url)).status === 200
-  await t.resolves(until(isDone, DONE_MS))
+  const id = /job\/([^/]+)\/status/.exec(answer.headers.get('content-location') ?? '')?.[1] ?? ''
+  // The second version of a job is its start.
+  const started = () =>
+    database.query<{ id: string }>({
+      text: 'select id from version where id = any($1) and ver = 2 order by lu',
+      values: [[next.id, id]],
+    })
+  await until(async () => (await started()).length === 2, DONE_MS)
+  t.same(await started(), [{ id }, { id: next.id }])
   for (const { held } of [...running, next]) await held.release()
 })
