@@ -16,7 +16,7 @@ interface TestFile extends EventEmitter {
   readonly name: string
   /** Milliseconds. */
   readonly time: number
-  readonly counts: { readonly total: number; readonly fail: number }
+  readonly counts: { readonly total: number; readonly fail: number; readonly skip: number }
   readonly lists: { readonly fail: readonly Failure[] }
   readonly options: { readonly exitCode?: number | null; readonly signal?: string | null }
   readonly parser: EventEmitter
@@ -38,13 +38,14 @@ export default function Report({ test }: { readonly test: Run }): null {
     if (file.proc) follow(file.proc)
     else file.once('process', follow)
     file.parser.on('extra', write)
-    file.once('complete', () => {
-      if (!file.passing()) failed.push(file)
-      console.log(line(file))
-    })
+  })
+  // Its process has ended, so its exit code is known.
+  test.on('subtestEnd', (file: TestFile) => {
+    if (!file.passing()) failed.push(file)
+    console.log(line(file))
   })
   test.parser.on('comment', (text: string) => comments.push(text.trimEnd()))
-  process.once('exit', () => {
+  test.once('complete', () => {
     for (const file of failed) console.log(`\n${[line(file), ...explain(file)].join('\n\n')}`)
     console.log(`\n${comments.filter((text) => text !== '').join('\n')}`)
   })
@@ -55,7 +56,8 @@ function line(file: TestFile): string {
   const { name, counts, time } = file
   const badge = file.passing() ? styleText('green', 'PASS') : styleText('red', 'FAIL')
   const result = file.passing() ? `${counts.total} OK` : `${counts.fail} failed of ${counts.total}`
-  return ` ${badge}  ${name} ${result} ${(time / 1000).toFixed(1)}s`
+  const skipped = counts.skip > 0 ? ` (${counts.skip} skipped)` : ''
+  return ` ${badge}  ${name} ${result}${skipped} ${(time / 1000).toFixed(1)}s`
 }
 
 /** Returns the failed assertions, each with its difference and its place, and the end of a process that failed. */
