@@ -127,33 +127,43 @@ export async function purge(
   let project = await nextProject(store, undefined)
   while (project !== undefined) {
     if (type === JOB) await removeResponses(store, project, before)
-    const gone = await removeTypePart(store.connection, project, type, before)
-    purged += gone
-    if (gone === 0) project = await nextProject(store, { project, after: undefined })
+    for (let gone = -1; gone !== 0; purged += gone) {
+      gone = await removeTypePart(store.connection, project, type, before)
+    }
+    project = await nextProject(store, { project, after: undefined })
   }
   return purged
 }
 
 const JOB = 'AsyncJob'
-/** The text that `runRequest` writes; inside a string of a response the quotation marks are escaped. */
+/** The text that `runRequest` writes. */
 const RESPONSE = String.raw`"name":"results","valueReference":\{"reference":"Binary/([A-Za-z0-9.-]+)"`
 
-/** Removes the stored responses of accepted requests: once their job is gone, no one may read them. */
+/**
+ * Removes the stored responses of accepted requests: once their job is gone, no one may read them. The result of a bot in
+ * a job may name any Binary, so the Binary must name the job, too.
+ */
 async function removeResponses(
   { connection, keys }: StoreContext,
   project: number,
   before: Date,
 ): Promise<void> {
-  const rows = await connection.query<{ id: string }>({
+  const rows = await connection.query<{ job: string; id: string }>({
     name: 'purge-responses',
-    text: `select substring(v.content from $4::text) as id
+    text: `select r.id as job, substring(v.content from $4::text) as id
       from resource r join version v using (project, type, id, ver)
       where project = $1 and type = $2 and r.lu < $3 and v.content ~ $4`,
     values: [project, typeNumber(JOB), before, RESPONSE],
   })
-  for (const { id } of rows) {
+  for (const { job, id } of rows) {
     const row = { project, type: typeNumber('Binary'), id: keys.rowId('Binary', id) }
-    await removeResource(connection, row, id)
+    const own = await connection.query({
+      name: 'purge-own-response',
+      text: `select 1 from resource r join version v using (project, type, id, ver)
+        where project = $1 and type = $2 and id = $3 and position($4 in v.content) > 0`,
+      values: [project, row.type, row.id, `"securityContext":{"reference":"${JOB}/${job}"}`],
+    })
+    if (own.length > 0) await removeResource(connection, row, id)
   }
 }
 

@@ -131,9 +131,20 @@ t.test('deletes the stored response of a request with its job', async (t) => {
       return { url, id, binary: result?.valueReference?.reference ?? '' }
     }),
   )
+  const { superAdmin } = botica
+  // The result of a bot may name any Binary.
+  const named = { name: 'results', valueReference: { reference: young?.binary } }
+  const naming = await superAdmin.create({
+    resourceType: 'AsyncJob',
+    meta: { project: botica.project.id },
+    status: 'completed',
+    requestTime: new Date().toISOString(),
+    request: 'http://localhost/',
+    output: { resourceType: 'Parameters', parameter: [named] },
+  })
   await database.query({
-    text: `update resource set lu = lu - interval '7 days 1 minute' where id = $1`,
-    values: [old?.id],
+    text: `update resource set lu = lu - interval '7 days 1 minute' where id = any($1::uuid[])`,
+    values: [[old?.id, naming.id]],
   })
   t.ok((await removeOldJobs(botica.services)) >= 1)
   t.equal((await client.get(old?.url ?? '')).status, 404)
@@ -142,6 +153,7 @@ t.test('deletes the stored response of a request with its job', async (t) => {
     values: [old?.binary.replace('Binary/', '')],
   })
   t.same(versions, [])
+  t.equal((await superAdmin.get(`AsyncJob/${naming.id}`)).status, 404)
   t.equal((await client.get(young?.binary ?? '')).status, 200)
 })
 
