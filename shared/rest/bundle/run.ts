@@ -27,6 +27,7 @@ import {
 } from '../../request/request.ts'
 import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
+import { requireNoLive } from '../../store/write/conditional.ts'
 import { writeAudited } from '../audited-writes.ts'
 import { checkMatch, deletedReply, deleteMatch } from '../conditional.ts'
 import { acceptResource, finishWrite } from '../interaction.ts'
@@ -150,7 +151,10 @@ function updateNamed(
   isLocked: boolean,
 ): Promise<FhirReply> {
   const { services, principal, request } = context
-  if (isLocked) return updateFrom(context, { type, id, body: { ...body, id } })
+  if (isLocked) {
+    const check = requireNoLive(type, id)
+    return updateFrom(context, { type, id, body: { ...body, id }, check })
+  }
   return respond(services, principal, { ...request, body: JSON.stringify(body) })
 }
 

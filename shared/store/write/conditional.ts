@@ -5,6 +5,7 @@ import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import {
   badRequest,
+  conflict,
   HttpError,
   isAbsent,
   multipleMatches,
@@ -94,8 +95,16 @@ export async function updateConditional(
       return create(inner, principal, resource, options)
     }
     requireUpdateAsCreate(principal)
-    return update(inner, principal, resource, options)
+    const { resourceType: type, id } = resource
+    return update(inner, principal, resource, { ...options, check: requireNoLive(type, id) })
   })
+}
+
+/** Checks that an update that found no match does not overwrite another resource. Errors: 409. */
+export function requireNoLive(type: string, id: string): NonNullable<WriteOptions['check']> {
+  return async (live) => {
+    if (live !== undefined) throw conflict(`${type}/${id} exists already, and does not match`)
+  }
 }
 
 export async function deleteConditional(

@@ -1,4 +1,4 @@
-/** Members of a bundle that would be ignored or are ambiguous are rejected with their path. */
+/** Members of a bundle that would be ignored or are ambiguous are rejected with their path, and ids of other resources. */
 import { randomUUID } from 'node:crypto'
 import t, { type Test } from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -104,4 +104,18 @@ t.test('rejects a patch whose Binary is not a JSON Patch', async (t) => {
   await rejects(t, [patch('text/plain')], 0, 'Bundle.entry[0].resource.contentType')
   const { body } = await send<ResponseBundle>('batch', [patch('application/json-patch+json')])
   t.equal(body.entry[0]?.response.status, '200')
+})
+
+t.test('keeps a resource that a conditional update names without matching it', async (t) => {
+  const { superAdmin } = botica
+  const { id } = await superAdmin.create(aPatient())
+  const url = `Patient?identifier=${randomUUID()}`
+  const entry = [{ request: { method: 'PUT', url }, resource: { ...aPatient(), id } }]
+  t.equal((await superAdmin.put(url, { ...aPatient(), id })).status, 409)
+  const bundle = { resourceType: 'Bundle', entry }
+  t.equal((await superAdmin.post('', { ...bundle, type: 'transaction' })).status, 409)
+  t.match((await superAdmin.post('', { ...bundle, type: 'batch' })).body, {
+    entry: [{ response: { status: '409' } }],
+  })
+  t.match((await superAdmin.get(`Patient/${id}`)).body, { meta: { versionId: '1' } })
 })
