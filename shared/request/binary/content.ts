@@ -16,6 +16,7 @@ import {
   readWholeStored,
   type Storage,
 } from '../../outbound/storage/storage.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import type { Version } from '../../store/rows/version.ts'
 import {
   forgetContent,
@@ -115,9 +116,12 @@ export async function storeContent(
 
 /** Marks content as used, in the transaction of its resource if there is one. The sweep recovers from failures. */
 export async function settleContent({ repository, log }: Services, url: string): Promise<void> {
-  const key = new URL(url).pathname
-  const kept = repository.withStore(({ connection }) => keepContent(connection, key))
-  await kept.catch((error: Error) => {
+  const { pathname } = new URL(url)
+  await repository.withStore(({ connection }) => keep(connection, log, pathname))
+}
+
+async function keep(connection: Connection, log: Services['log'], key: string): Promise<void> {
+  await keepContent(connection, key).catch((error: Error) => {
     log.debug({ reason: error.message }, 'Content stays in doubt')
   })
 }
@@ -136,10 +140,14 @@ export async function removeContent(services: Services, url: string): Promise<vo
   await discard(services, new URL(url).pathname)
 }
 
-/** Wraps services for work that may be rolled back: `undo` removes content stored meanwhile. */
+/**
+ * Wraps services for work that may be rolled back: `undo` removes content stored meanwhile. `settle` marks it as used
+ * after a commit: a transaction that reads one state does not see the mark's row.
+ */
 export function undoable(services: Services): {
   readonly services: Services
   undo(): Promise<void>
+  settle(): Promise<void>
 } {
   const { storage } = services
   const keys: string[] = []
@@ -151,6 +159,10 @@ export function undoable(services: Services): {
     services: { ...services, storage: { ...storage, put } },
     async undo() {
       await Promise.all(keys.splice(0).map((key) => discard(services, key)))
+    },
+    async settle() {
+      const { database, log } = services
+      await Promise.all(keys.splice(0).map((key) => keep(database, log, key)))
     },
   }
 }

@@ -214,9 +214,9 @@ async function runTransaction(
   const asked = await runPreCommitBots(context, plans, atEntry)
   const request = { ...context.request, isPreCommitted: true }
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
-  const { services, undo } = undoable(context.services)
+  const { services, undo, settle } = undoable(context.services)
   try {
-    return await services.repository.transaction(
+    const entries = await services.repository.transaction(
       async (transaction) => {
         await undo()
         const inside = withRepository({ ...context, request, services }, transaction)
@@ -224,6 +224,8 @@ async function runTransaction(
       },
       { principal, conditions, oneState: plans.some(readsMore) },
     )
+    await settle()
+    return entries
   } catch (error) {
     // After other failures it may be committed; the content sweep checks.
     const isRefused = error instanceof HttpError && error.status < 500

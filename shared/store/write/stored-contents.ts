@@ -80,7 +80,7 @@ export async function leaseContents(
     text: `with c as (${LEASED})
       select c.key, c.takes as token, exists (
         select 1 from tenant t join version v on v.project = t.project and v.type = $3
-        where v.lu >= c.added and v.lu < c.added + 2 * interval '${DOUBT}'
+        where v.lu >= date_trunc('milliseconds', c.added) and v.lu < c.added + 2 * interval '${DOUBT}'
           and position(c.key in v.content) > 0) as "isUsed"
       from c`,
     values: [place, count, typeNumber('Binary')],
@@ -91,7 +91,7 @@ export async function leaseContents(
       })
       const used = await query<{ key: string }>({
         text: `select distinct c.key from ${dialect.unnest('$1::text[]', '$2::timestamptz[]')} as c(key, added)
-          join version v on v.type = $3 and v.lu >= c.added and v.lu < c.added + 2 * interval '${DOUBT}'
+          join version v on v.type = $3 and v.lu >= date_trunc('milliseconds', c.added) and v.lu < c.added + 2 * interval '${DOUBT}'
             and position(c.key in v.content) > 0`,
         values: [due.map(({ key }) => key), due.map(({ added }) => added), typeNumber('Binary')],
       })

@@ -188,6 +188,33 @@ for (const [name, botica, directory] of [
     t.equal((await download(botica, `Binary/${id}`, admin)).bytes.toString(), 'named')
   })
 
+  t.test(
+    `content of a transaction that also searches is no longer in doubt in ${name}`,
+    async (t) => {
+      const { services, project } = botica
+      const patient = await admin.create({ resourceType: 'Patient' })
+      const entry = [
+        { request: { method: 'GET', url: 'Patient?_count=1' } },
+        { request: { method: 'PUT', url: `Patient/${patient.id}` }, resource: patient },
+        {
+          request: { method: 'POST', url: 'Binary' },
+          resource: { resourceType: 'Binary', contentType: 'text/plain', data: 'dGV4dA==' },
+        },
+      ]
+      const doubtful = async () => {
+        const [row] = await services.database.query<{ n: number }>({
+          text: `select count(*)::int as n from stored_content where key like $1 and due is not null`,
+          values: [`binary/${project.id}/%`],
+        })
+        return row?.n
+      }
+      const before = await doubtful()
+      const answer = await admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+      t.equal(answer.status, 200, answer.text)
+      t.equal(await doubtful(), before)
+    },
+  )
+
   t.test(`content that is expunged while a sweep looks at it goes from ${name}`, async (t) => {
     const { services } = botica
     const { database } = services
