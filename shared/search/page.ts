@@ -15,7 +15,7 @@ import { followIncludes } from './include.ts'
 import type { SearchRequest } from './language/search-request.ts'
 import { has } from './planner/bounds.ts'
 import { sampledJoin } from './planner/counted.ts'
-import { requireFewKeys } from './planner/key-count.ts'
+import { createKeyLimit } from './planner/key-count.ts'
 import {
   countedStatement,
   fewKeysResult,
@@ -103,13 +103,10 @@ export async function searchMany(
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
   const principal = unlinked(member)
-  try {
-    requireFewKeys(requests, principal.project.parameters)
-  } catch (reason) {
-    return requests.map(() => ({ status: 'rejected', reason }))
-  }
+  const requireFewKeys = createKeyLimit(principal.project.parameters)
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
+      requireFewKeys(request)
       const { order, after, queries } = await prepareOne(store, principal, request)
       return { order, after, parts: planQueries(store, queries) }
     }),

@@ -13,7 +13,8 @@ import {
 /** So many take 5 MB, and PostgreSQL seconds to look up. */
 const MAX_KEYS = 100_000
 
-const tooMany = () => tooCostly('The search has too many values; write references as Type/id')
+const tooMany = () =>
+  tooCostly('The search has too many values; a reference without a type counts once for each type')
 
 /** Errors: 400 too-costly for a query of several types that would take long to read for each of them. */
 export function requireFewValues(types: readonly string[], query: URLSearchParams): void {
@@ -21,15 +22,14 @@ export function requireFewValues(types: readonly string[], query: URLSearchParam
   if (values * types.length > MAX_KEYS) throw tooMany()
 }
 
-/** Errors: 400 too-costly for more keys in all the searches together. */
-export function requireFewKeys(
-  requests: readonly SearchRequest[],
-  own: OwnParameters | undefined,
-): void {
-  const keys = sum(requests, ({ type, conditions }) =>
-    sum(conditions, (criterion) => countKeys(type, criterion, own)),
-  )
-  if (keys > MAX_KEYS) throw tooMany()
+/** Returns a check of searches that are made together. Errors: 400 too-costly for one whose keys exceed those left. */
+export function createKeyLimit(own: OwnParameters | undefined): (request: SearchRequest) => void {
+  let left = MAX_KEYS
+  return ({ type, conditions }) => {
+    const keys = sum(conditions, (criterion) => countKeys(type, criterion, own))
+    if (keys > left) throw tooMany()
+    left -= keys
+  }
 }
 
 function countKeys(type: string, criterion: Criterion, own: OwnParameters | undefined): number {

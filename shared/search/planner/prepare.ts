@@ -38,7 +38,7 @@ import {
 } from '../predicates/query.ts'
 import { scoreSql } from '../predicates/texts.ts'
 import { chooseAccessPath } from './access-paths.ts'
-import { requireFewKeys } from './key-count.ts'
+import { createKeyLimit } from './key-count.ts'
 
 interface Prepared {
   /** The Principal's or the named Project, then linked ones; empty: nothing is visible. */
@@ -61,7 +61,7 @@ export async function prepare(
   if (cursor !== undefined && offset > 0) {
     throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
-  requireFewKeys(requests, principal.project.parameters)
+  requests.forEach(createKeyLimit(principal.project.parameters))
   const after = cursor === undefined ? undefined : readCursor(order, cursor)
   const projects = await searchedProjects(store, principal, requests)
   const page = {
