@@ -6,12 +6,14 @@
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
+import pLimit from 'p-limit'
+import { may } from '../../access/policy.ts'
 import { servicePrincipal, systemPrincipal } from '../../access/principal.ts'
 import { codeLocation, MAX_CODE_BYTES } from '../../bots/bot.ts'
 import { checkCode } from '../../bots/code.ts'
 import { walk } from '../../bots/code-uses.ts'
 import { requireNewVersion } from '../../bots/versions.ts'
-import { allOk, badRequest, issue, notFound } from '../../core/errors.ts'
+import { allOk, badRequest, forbidden, issue, notFound } from '../../core/errors.ts'
 import { readDeclarations } from '../../fhir/bot-declarations.ts'
 import {
   checkLabelName,
@@ -61,6 +63,7 @@ export const deploy: Operation = {
     const { repository } = services
     const current = await repository.read(principal, 'Bot', id)
     if (current.content === undefined) throw notFound()
+    if (!may(principal, 'Bot', 'update')) throw forbidden()
     const bot = JSON.parse(current.content) as Resource
     const project = await services.principals.project(platformMeta(current).project ?? '')
     if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
@@ -179,10 +182,23 @@ interface Stripped {
   readonly code?: string
 }
 
+/** One at a time: a thread takes up to 150 MB. */
+const compiling = pLimit(1)
+const MAX_COMPILE_MS = 30_000
+
 /** Uses a separate thread: code that is nested too deeply breaks the compiler for all later code of the thread. */
 async function strip(text: string, filename: string): Promise<string> {
-  const worker = new Worker(STRIP, { eval: true, workerData: text })
-  const [answer]: Stripped[] = await once(worker, 'message').finally(() => worker.terminate())
+  const [answer]: Stripped[] = await compiling(async () => {
+    const worker = new Worker(STRIP, { eval: true, workerData: text })
+    const signal = AbortSignal.timeout(MAX_COMPILE_MS)
+    try {
+      return await once(worker, 'message', { signal })
+    } catch (error) {
+      throw signal.aborted ? badRequest(`${filename}: the code takes too long to compile`) : error
+    } finally {
+      await worker.terminate()
+    }
+  })
   const { stripped, message, stack = '', code = '' } = answer ?? {}
   if (stripped !== undefined) return stripped
   if (code.endsWith('TYPESCRIPT_SYNTAX'))

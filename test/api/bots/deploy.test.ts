@@ -206,24 +206,27 @@ t.test('requires read and write access to the bot for a deploy', async (t) => {
   t.equal((await execute(admin, id)).text, '1')
 })
 
-t.test('deploys and runs code with long runs of blanks, words or imports at once', async (t) => {
-  const many = 200_000
-  const imports = Array.from({ length: many / 4 }, (_, i) => `import { a${i} } from 'x'\n`)
-  const codes: readonly (readonly [code: string, filename: string])[] = [
-    [`${'\n'.repeat(many)}${handler('return 1')}`, 'index.js'],
-    [`// import${' '.repeat(many)}x\n${handler('return 1')}`, 'index.js'],
-    [`// ${'require'.repeat(many / 4)}\n${handler('return 1')}`, 'index.js'],
-    [`${imports.join('')}export const handler = async () => 1`, 'index.ts'],
-  ]
-  const id = await aBot(botica)
-  const started = performance.now()
-  for (const [code, filename] of codes) {
-    const deployed = await deploy(admin, id, code, filename)
-    t.equal(deployed.status, 200, deployed.text)
-    t.equal((await execute(admin, id)).text, '1')
-  }
-  t.ok(performance.now() - started < 20_000)
-})
+t.test(
+  'deploys and runs code with long runs of blanks and words, and many imports, at once',
+  async (t) => {
+    const many = 200_000
+    const imports = Array.from({ length: many / 20 }, (_, i) => `import { a${i} } from 'x'\n`)
+    const codes: readonly (readonly [code: string, filename: string])[] = [
+      [`${'\n'.repeat(many)}${handler('return 1')}`, 'index.js'],
+      [`// import${' '.repeat(many)}x\n${handler('return 1')}`, 'index.js'],
+      [`// ${'require'.repeat(many / 4)}\n${handler('return 1')}`, 'index.js'],
+      [`${imports.join('')}export const handler = async () => 1`, 'index.ts'],
+    ]
+    const id = await aBot(botica)
+    const started = performance.now()
+    for (const [code, filename] of codes) {
+      const deployed = await deploy(admin, id, code, filename)
+      t.equal(deployed.status, 200, deployed.text)
+      t.equal((await execute(admin, id)).text, '1')
+    }
+    t.ok(performance.now() - started < 20_000)
+  },
+)
 
 t.test('runs new code immediately in the deploying process', async (t) => {
   const id = await aBot(botica)
