@@ -10,7 +10,7 @@ import {
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
 import { accepted, allOk, attempt, isAbsent } from '../core/errors.ts'
-import { mapStrings, toStorable } from '../fhir/json.ts'
+import { isDeeper, MAX_DEPTH, mapStrings, toStorable } from '../fhir/json.ts'
 import { isObject, type Resource, toObjects } from '../fhir/resource.ts'
 import {
   isFree,
@@ -265,7 +265,8 @@ function resultParameters({ status, kind, body = '' }: ExecuteReply): readonly u
   if (status === 'error' || kind === 'outcome' || body.includes('"OperationOutcome"')) {
     const resource = attempt<unknown>(() => JSON.parse(body))
     const isOutcome = isObject(resource) && resource.resourceType === 'OperationOutcome'
-    if (isOutcome) return [{ name: 'outcome', resource }]
+    // Deep ones stay texts.
+    if (isOutcome && !isDeeper(resource, MAX_DEPTH)) return [{ name: 'outcome', resource }]
   }
   // FHIR has no empty strings, so an empty result has no parameter.
   return body === '' ? [] : [{ name: 'responseBody', valueString: body }]

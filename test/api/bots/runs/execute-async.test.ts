@@ -102,6 +102,12 @@ t.test('stores results of every kind', async (t) => {
     ['return { a: 1 }', 'completed', { name: 'responseBody', valueString: '{"a":1}' }, '{"a":1}'],
     [`return 'a\\0b'`, 'completed', { name: 'responseBody', valueString: 'a\ufffdb' }, 'a\ufffdb'],
     [
+      `return '{"resourceType":"OperationOutcome","a":' + '['.repeat(5000) + ']'.repeat(5000) + '}'`,
+      'completed',
+      { name: 'responseBody', valueString: String },
+      '"OperationOutcome"',
+    ],
+    [
       `throw new Error('a\\0b')`,
       'error',
       { name: 'outcome', resource: { issue: [{ details: { text: 'a\ufffdb' } }] } },
