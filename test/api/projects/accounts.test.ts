@@ -44,7 +44,9 @@ t.test('an account of the project is invited until it has a password', async (t)
   t.equal(again.status, 200, again.text)
   t.equal(again.body.isMailed, false)
   t.equal((await mailsTo(services, email)).length, 1)
-  const [, id, secret] = /\/setpassword\/([^/]+)\/(\w+)$/.exec(again.body.link ?? '') ?? []
+  const link = new URL(again.body.link ?? '')
+  t.equal(link.searchParams.get('project_id'), project.id)
+  const [, id, secret] = /\/setpassword\/([^/]+)\/(\w+)$/.exec(link.pathname) ?? []
   const chosen = await anonymous.post('/auth/setpassword', { id, secret, password: CHOSEN })
   t.equal(chosen.status, 200, chosen.text)
   const { body: accepted } = await readAccount(member.id)
