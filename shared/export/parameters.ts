@@ -3,6 +3,7 @@
 import type { Principal } from '../access/principal.ts'
 import { badRequest, HttpError, type Issue, invalid, issue } from '../core/errors.ts'
 import { isResourceType, resourceTypes, typeElements } from '../fhir/definitions.ts'
+import { toStorable } from '../fhir/json.ts'
 import { isObject, isResource, parseReference } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { readJson, readQuery } from '../request/negotiate.ts'
@@ -253,11 +254,6 @@ export interface Fault {
 export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
   const details = { expression: toStorable(expression) }
   return { issue: issue('error', code, toStorable(text), details), isFatal }
-}
-
-/** JSON in PostgreSQL holds no NUL, and no half of a surrogate pair, as of a name that was cut. */
-function toStorable(text: string): string {
-  return text.replaceAll('\0', '\ufffd').toWellFormed()
 }
 
 /** Returns the ignored faults. Errors: 400 with an issue for each, unless all can be ignored. */
