@@ -19,7 +19,7 @@ import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
-import { requireMatchedId } from '../store/write/conditional.ts'
+import { requireMatchedId, requireUpdateAsCreate } from '../store/write/conditional.ts'
 import { afterDeletion, afterDeletions, writeAudited } from './audited-writes.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
@@ -59,8 +59,9 @@ async function createAsking(
   if (!may(principal, condition.type, 'create')) throw forbidden()
   const match = await findMatch(context, condition)
   if (match !== undefined) return { ...match, outcome: 'unchanged' }
-  const next = await beforeWrite(context, 'create', resource)
-  const options = { keepId: next !== resource, isMissing: true }
+  const { id: _, ...fresh } = resource
+  const next = await beforeWrite(context, 'create', fresh)
+  const options = { keepId: next.id !== undefined, isMissing: true }
   return services.repository.createConditional(principal, next, condition, options)
 }
 
@@ -89,7 +90,8 @@ export async function updateConditional(context: FhirContext, type: string): Pro
   return writeAudited(context, type, async (inside) => {
     const written = await inside.services.repository.updateConditional(principal, next, condition, {
       ...options,
-      keepId: next !== resource,
+      // The bots have seen the id of a new resource.
+      keepId: next !== resource && resource.id === undefined,
     })
     return finishWrite(inside, written, warnings)
   })
@@ -103,7 +105,10 @@ async function askedAbout(
   { ifMatch }: WriteOptions,
 ): Promise<Resource> {
   const match = await findMatch(context, condition)
-  if (match === undefined) return beforeWrite(context, 'create', resource)
+  if (match === undefined) {
+    if (resource.id !== undefined) requireUpdateAsCreate(context.principal)
+    return beforeWrite(context, 'create', resource)
+  }
   if (resource.id !== undefined && normalId(resource.id) !== match.id) return resource
   return beforeWrite(context, 'update', { ...resource, id: match.id }, ifMatch)
 }

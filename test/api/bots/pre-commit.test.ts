@@ -1,4 +1,5 @@
 /** Pre-commit bots: their changes, rejections and results without effect. */
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica, statementsAsked, until } from '../../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
@@ -115,6 +116,17 @@ t.test('runs for the resources that conditional writes create or change', async 
   const changed = await admin.put<Untyped>('Organization?name=upsert', named('upsert too'))
   t.match(changed, { status: 200, body: { alias: [`update ${made.body.id}`] } })
   t.match(await admin.put('Organization?name=upsert', named('bad')), { status: 400 })
+})
+
+t.test('lets clients choose no id by a conditional write that asks bots', async (t) => {
+  const id = randomUUID()
+  const chosen = (name: string) => ({ resourceType: 'Organization', name, id })
+  t.equal((await admin.put('Organization?name=chosen', chosen('chosen'))).status, 400)
+  const once = { 'If-None-Exist': 'name=free' }
+  const { status, body } = await admin.post<Untyped>('Organization', chosen('free'), once)
+  t.equal(status, 201)
+  t.not(body.id, id)
+  t.equal((await admin.get(`Organization/${id}`)).status, 404)
 })
 
 t.test('runs before a transaction, which is rejected as a whole', async (t) => {
