@@ -39,10 +39,11 @@ export async function noteContent(
   })
 }
 
+/** Leaves content that a sweep checks, or whose resource is expunged, in doubt. */
 export async function keepContent(connection: Connection, key: string): Promise<void> {
   await connection.query({
     name: 'content-keep',
-    text: 'update stored_content set due = null where key = $1',
+    text: 'update stored_content set due = null where key = $1 and takes = 0',
     values: [key],
   })
 }
