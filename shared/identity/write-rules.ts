@@ -199,7 +199,10 @@ async function checkMembership(attempt: WriteAttempt): Promise<void> {
   const read = (references: readonly { type: string; id: string }[]) =>
     readMany(store, systemPrincipal(principal.project), references)
   // One of another Project that was stored earlier grants nothing; it must not keep a member from being deactivated.
-  const isSame = before && isDeepStrictEqual(listPolicies(before), listPolicies(kept))
+  const isSame =
+    before !== undefined &&
+    referencedProject(before) === home.id &&
+    isDeepStrictEqual(listPolicies(before), listPolicies(kept))
   if (!isSame) await requirePolicies(read, home, kept, principal.isSuperAdmin)
 }
 
