@@ -63,7 +63,6 @@ export const deploy: Operation = {
     const { repository } = services
     const current = await repository.read(principal, 'Bot', id)
     if (current.content === undefined) throw notFound()
-    if (!may(principal, 'Bot', 'update')) throw forbidden()
     const bot = JSON.parse(current.content) as Resource
     const project = await services.principals.project(platformMeta(current).project ?? '')
     if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
@@ -76,9 +75,10 @@ export const deploy: Operation = {
       const code = await currentCode(call, repository, bot)
       return deployed(checkCode(code, executableTitle(bot) ?? 'index.js', declared))
     }
+    if (!may(principal, 'Bot', 'update')) throw forbidden()
     if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
     const { filename, label, version } = given
-    const code = await toJavaScript(given.code, filename)
+    const code = await toJavaScript(given.code, filename, call.request.signal)
     const warnings = checkCode(code, filename, declared)
     // Other clients compile the code themselves and store the source first.
     const source = isTypeScript(filename) ? given.code : undefined
@@ -162,8 +162,12 @@ function isTypeScript(filename: string): boolean {
 }
 
 /** Returns other files unchanged. Errors: 400 with line and column. */
-export async function toJavaScript(code: string, filename: string): Promise<string> {
-  return isTypeScript(filename) ? withoutTypeImports(await strip(code, filename)) : code
+export async function toJavaScript(
+  code: string,
+  filename: string,
+  signal?: AbortSignal,
+): Promise<string> {
+  return isTypeScript(filename) ? withoutTypeImports(await strip(code, filename, signal)) : code
 }
 
 const STRIP = `const { parentPort, workerData } = require('node:worker_threads')
@@ -187,9 +191,12 @@ const compiling = pLimit(1)
 const MAX_COMPILE_MS = 30_000
 
 /** Uses a separate thread: code that is nested too deeply breaks the compiler for all later code of the thread. */
-async function strip(text: string, filename: string): Promise<string> {
+async function strip(text: string, filename: string, left?: AbortSignal): Promise<string> {
   const [answer]: Stripped[] = await compiling(async () => {
+    left?.throwIfAborted()
     const worker = new Worker(STRIP, { eval: true, workerData: text })
+    // One after the limit would have no other listener.
+    worker.on('error', () => undefined)
     const signal = AbortSignal.timeout(MAX_COMPILE_MS)
     try {
       return await once(worker, 'message', { signal })
