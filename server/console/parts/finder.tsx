@@ -1,7 +1,7 @@
 /** Search over records, bots and pages, opened by Ctrl-K or ⌘K. */
 import { Button, Kbd, Modal } from '@mantine/core'
 import { useDisclosure, useHotkeys } from '@mantine/hooks'
-import { lazy, Suspense } from 'react'
+import { lazy, Suspense, useState } from 'react'
 import { texts } from '../texts/texts.ts'
 import type { Place } from './finder-search.tsx'
 import { Waiting } from './loaded.tsx'
@@ -17,7 +17,12 @@ interface Props {
 }
 
 export function Finder({ pages }: Props) {
-  const [isOpen, { open, close }] = useDisclosure()
+  const [isChosen, setChosen] = useState(false)
+  const [isOpen, { open, close }] = useDisclosure(false, { onOpen: () => setChosen(false) })
+  const choose = () => {
+    setChosen(true)
+    close()
+  }
   useHotkeys([['mod+K', open]], [])
   return (
     <>
@@ -36,9 +41,10 @@ export function Finder({ pages }: Props) {
       >
         {words.open}
       </Button>
-      <Modal opened={isOpen} onClose={close} title={words.title} size="lg">
+      {/* A page that was chosen takes the focus itself; the return would come later. */}
+      <Modal opened={isOpen} onClose={close} title={words.title} size="lg" returnFocus={!isChosen}>
         <Suspense fallback={<Waiting />}>
-          <Search key={String(isOpen)} pages={pages} close={close} />
+          <Search key={String(isOpen)} pages={pages} close={choose} />
         </Suspense>
       </Modal>
     </>
