@@ -75,9 +75,10 @@ export function useSend<I = void, O = unknown>(
     onMutate: () => readKept(draft),
     onSuccess: async (output, input, sent) => {
       if (readKept(draft) === sent) forget(draft)
-      if (done) notifications.show({ message: done, color: 'green' })
       await queries.invalidateQueries()
       after?.(output, input)
+      // After it, people may leave: text typed meanwhile is based on the saved version by then.
+      if (done) notifications.show({ message: done, color: 'green' })
     },
     onError: (error) => {
       for (const path of reread) void queries.invalidateQueries({ queryKey: [path] })
